@@ -1,0 +1,95 @@
+// Runs requests against one model: submit from any thread, results through a
+// TokenSink. One engine thread owns all sequences and caches.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/clock.h"
+#include "engine/model/model_config.h"
+#include "engine/observer.h"
+#include "engine/request.h"
+#include "engine/token_sink.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "kernels/backend.h"
+
+namespace kf::engine {
+
+struct EngineOptions {
+  std::string model_path;
+  WeightFormat weight_format = WeightFormat::kBF16;
+  DType cache_dtype = DType::kBF16;  // kF32 or kBF16
+  BackendOptions backend;
+  uint64_t kv_pool_bytes = 0;            // 0: a quarter of available memory
+  int32_t max_batch = 64;                // sequences decoding at once, >= 1
+  int32_t max_queue_requests = 1024;     // waiting, >= 1
+  int64_t max_queue_tokens = 1 << 20;    // prompt tokens waiting, >= 1
+  int32_t prefill_workspace_tokens = 0;  // 0: the model's context
+  int32_t prefill_slice_tokens = 256;    // token-layers / L per step, >= 32
+  uint32_t default_max_new_tokens = 256;
+  uint32_t max_top_logprobs = 64;
+  CacheOptions default_cache;  // for ModelInfo; requests come filled
+};
+
+// kInvalidArgument: one rule per field; the message names the field by its
+// flag.
+absl::Status ValidateOptions(const EngineOptions& options);
+
+struct EngineStats {
+  int32_t running = 0;  // admitted: in prefill or decoding
+  int32_t waiting = 0;
+  int64_t waiting_prompt_tokens = 0;
+  int64_t pages_total = 0;
+  int64_t pages_free = 0;
+  int64_t physical_cache_tokens = 0;  // token slots owned, mean over layers
+  int64_t logical_cache_tokens = 0;   // tokens seen by running sequences
+  double generation_tokens_per_second = 0.0;  // over the last few seconds
+  bool draining = false;
+};
+
+class Engine {
+ public:
+  // Opens and loads the model, allocates the pool, starts the thread, and runs
+  // one warm-up pass. Errors name the file, key or flag. `observer` may be
+  // null; `clock` and `observer` outlive the engine.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(
+      const EngineOptions& options,
+      const Clock& clock,
+      EngineObserver* observer);
+  // Ends what runs with kCancelled, then joins the thread.
+  ~Engine();
+
+  // Validates and enqueues. The sink is called only if this returns OK, and may
+  // be called before it returns. The shared_ptr keeps the sink alive while the
+  // engine may call it: the stream and the engine end in either order.
+  // kInvalidArgument names field, value, limit; kResourceExhausted: queue full;
+  // kFailedPrecondition: can never fit, both numbers; kUnavailable: draining.
+  absl::StatusOr<RequestId> Submit(Request request,
+                                   std::shared_ptr<TokenSink> sink);
+  // Ends the request within one step, in any state; unknown ids are ignored.
+  void Cancel(RequestId id);
+
+  // Refuses new requests from now on (kUnavailable).
+  void Drain();
+  // True once nothing waits or runs; false after `timeout`.
+  bool WaitIdle(Duration timeout);
+  // Ends everything left with `status` and stops the thread. Idempotent.
+  void Stop(const absl::Status& status);
+
+  EngineStats Stats() const;  // a snapshot of the last step; thread-safe
+  const ModelConfig& config() const;
+  const Tokenizer& tokenizer() const;
+  const EngineOptions& options() const;  // with defaults filled in
+  std::string backend_description() const;
+  uint64_t kv_bytes_per_token() const;  // all layers, K and V
+
+ private:
+  Engine();
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kf::engine

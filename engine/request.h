@@ -1,0 +1,129 @@
+// One generation request and what comes back, as plain data: no proto, no
+// threads. Field names and ranges are those of generation.proto; error messages
+// name fields by their proto path ("sampling.top_p").
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/clock.h"
+#include "kernels/core/noise.h"
+
+namespace kf::engine {
+
+using TokenId = int32_t;
+using RequestId = uint64_t;  // ours, unique in one process; 0 is none
+
+enum class CachePolicy : uint8_t { kFull, kH2O, kKeyformer };
+enum class BudgetBasis : uint8_t { kPrompt, kTotal };
+
+// Cache options of one request after server defaults have been filled in
+// (docs/keyformer.md, Sizes).
+struct CacheOptions {
+  CachePolicy policy = CachePolicy::kKeyformer;
+  double ratio = 0.5;                     // (0, 1]; unread if tokens is set
+  std::optional<uint32_t> tokens;         // k, >= 1
+  double recent_ratio = 0.3;              // [0, 1]
+  std::optional<uint32_t> recent_tokens;  // w, <= k
+  uint32_t min_tokens = 256;              // >= 1
+  BudgetBasis basis = BudgetBasis::kPrompt;
+  double tau_init = 1.0;  // > 0
+  double tau_end = 2.0;   // > 0
+  NoiseKind noise = NoiseKind::kGumbel;
+  bool resample_once = false;
+  uint32_t score_queries = 0;  // 0: all prompt rows
+  bool decode_scores = true;
+  std::optional<uint64_t> noise_seed;  // absent: the sampling seed, else 0
+};
+
+struct SamplingParams {
+  double temperature = 0.0;         // [0, inf); 0: greedy
+  uint32_t top_k = 0;               // 0: off
+  double top_p = 0.0;               // [0, 1]; 0: off
+  double min_p = 0.0;               // [0, 1]; 0: off
+  double typical_p = 0.0;           // [0, 1]; 0: off
+  double repetition_penalty = 0.0;  // >= 0; 0 and 1: off
+  double presence_penalty = 0.0;
+  double frequency_penalty = 0.0;
+  std::optional<uint64_t> seed;  // absent: drawn and returned
+  std::map<TokenId, double> logit_bias;
+};
+
+struct StoppingParams {
+  std::optional<uint32_t> max_new_tokens;  // absent: the server's default
+  uint32_t min_new_tokens = 0;
+  std::vector<std::string> stop;  // non-empty strings
+  std::vector<TokenId> stop_token_ids;
+  bool include_stop = false;  // the stop string stays in the text
+  bool ignore_eos = false;
+  double time_limit_ms = 0.0;  // 0: off; from arrival
+};
+
+struct OutputParams {
+  bool logprobs = false;
+  uint32_t top_logprobs = 0;
+  bool prompt_logprobs = false;
+  bool echo_prompt = false;          // the prompt's text precedes the answer's
+  bool keep_special_tokens = false;  // control tokens appear in the text
+};
+
+struct Request {
+  std::vector<TokenId> prompt;  // n >= 1 ids, already encoded
+  std::string prompt_text;      // for echo_prompt
+  SamplingParams sampling;
+  StoppingParams stopping;
+  CacheOptions cache;
+  OutputParams output;
+  int32_t priority = 0;                // larger first
+  std::vector<TokenId> forced_tokens;  // teacher forcing; empty: none
+  std::optional<TimePoint> deadline;   // of the caller
+};
+
+enum class FinishReason : uint8_t {
+  kNotFinished,
+  kEos,
+  kStop,
+  kLength,
+  kContext,
+  kTimeLimit,
+  kCancelled,
+  kError,
+};
+
+struct TokenLogprob {
+  TokenId id = 0;
+  double logprob = 0.0;  // of the raw logits, before bias, penalties, filters
+  uint32_t rank = 0;     // 1 = most probable
+  std::vector<TokenLogprob> top;
+};
+
+struct Usage {
+  uint32_t prompt_tokens = 0;
+  uint32_t generated_tokens = 0;
+  uint32_t cache_budget_tokens = 0;  // k; 0 for full
+  uint32_t evicted_tokens = 0;       // per kv head: n + tokens fed - held
+  double queue_ms = 0.0;
+  double prefill_ms = 0.0;
+  double decode_ms = 0.0;
+  uint32_t max_new_tokens = 0;  // T
+};
+
+// One step's news of one request. The first carries the prompt's part.
+struct Update {
+  bool first = false;
+  std::string text;  // whole UTF-8 characters
+  std::vector<TokenId> token_ids;
+  std::vector<TokenLogprob> logprobs;  // one per id, when asked for
+  std::vector<TokenLogprob>
+      prompt_logprobs;  // first only; from the second token
+  FinishReason finish_reason = FinishReason::kNotFinished;  // set: the last one
+  std::string stop_string;
+  Usage usage;              // valid in the first and the last
+  uint64_t seed = 0;        // first
+  uint64_t noise_seed = 0;  // first
+};
+
+}  // namespace kf::engine

@@ -1,0 +1,252 @@
+// What a decoder needs from a machine: memory, weights, and about ten
+// operations. All that engine/ may call; a backend is chosen once, by name.
+//
+// Symbols: H query heads, G key/value heads (G divides H), d head size, n
+// prompt tokens, k cache budget, w recent window (tokens), M rows of a batch.
+// Activations are f32, row-major, in backend memory. Descriptors (the structs
+// and spans below) are in host memory.
+//
+// Every operation is batch-invariant: a row's bits depend on the row alone, not
+// on M, its place in the batch, or the number of threads (docs/architecture.md,
+// Determinism). Operations are called from one thread (the engine thread);
+// shapes are checked by the caller, and violated preconditions are KF_CHECKs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/core/dtype.h"
+#include "kernels/core/noise.h"
+
+namespace kf {
+
+inline constexpr int32_t kPageTokens = 16;     // token slots of a cache page
+inline constexpr int32_t kPromptRowTile = 32;  // a prompt slice ends on these
+
+// Backend memory, 64-byte aligned, freed by the deleter. On the CPU the pointer
+// is an ordinary one; elsewhere only the backend may follow it.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  virtual std::byte* data() = 0;
+  virtual size_t bytes() const = 0;
+  template <typename T>
+  T* as() {
+    return reinterpret_cast<T*>(data());
+  }
+};
+
+// A matrix as the model file holds it: [rows, cols], row-major, cols a multiple
+// of the type's block. Linear weights are [out, in]. The memory must outlive
+// what is loaded from it.
+struct WeightView {
+  DType type = DType::kF32;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  const std::byte* data = nullptr;
+};
+
+enum class WeightFormat : uint8_t { kF32, kBF16 };
+
+// y = x W^T, packed for the backend. Opaque.
+class LinearWeights {
+ public:
+  virtual ~LinearWeights() = default;
+  virtual int64_t in() const = 0;   // columns of W
+  virtual int64_t out() const = 0;  // rows of W
+  virtual size_t bytes() const = 0;
+};
+
+// Rows of the token embedding. Opaque.
+class EmbeddingTable {
+ public:
+  virtual ~EmbeddingTable() = default;
+};
+
+// Shape and positions of attention, the same for all layers.
+struct AttentionShape {
+  int32_t query_heads = 0;  // H
+  int32_t kv_heads = 0;     // G
+  int32_t head_dim = 0;     // d, even
+  int32_t rotary_dim = 0;   // leading channels rotated, even, <= d; 0: none
+  double rope_base = 10000.0;
+  DType cache_dtype = DType::kBF16;  // kF32 or kBF16
+
+  // Channels of a fused row [Q (H d) | K (G d) | V (G d)].
+  int64_t qkv_dim() const {
+    return int64_t{query_heads + 2 * kv_heads} * head_dim;
+  }
+  int64_t out_dim() const { return int64_t{query_heads} * head_dim; }
+};
+
+// How the tokens of one sequence are scored (docs/keyformer.md).
+struct ScoreOptions {
+  bool enabled = false;  // false: policy full; nothing below is read
+  NoiseKind noise = NoiseKind::kGumbel;
+  bool resample_once = false;
+  uint64_t seed = 0;
+  uint32_t stream = 0;  // 0 in the prompt
+  float tau = 1.0F;     // of this pass, > 0
+};
+
+// A cache page of one layer holds, for each of G heads, K and V of 16 slots
+// with their positions and scores; the layout is the backend's own. A page list
+// belongs to one sequence and one layer: slot s is slot s % 16 of page s / 16.
+// `base + page * PageBytes(shape)` is a page's address.
+struct PageSpan {
+  std::byte* base = nullptr;       // the pool
+  std::span<const int32_t> pages;  // in slot order
+};
+
+// Rows [first_row, first_row + rows) of one prompt through one layer.
+struct PromptAttentionItem {
+  int32_t prompt_tokens = 0;  // n
+  int32_t first_row = 0;      // multiple of kPromptRowTile
+  int32_t rows = 0;           // multiple of kPromptRowTile, or up to n
+  int64_t batch_row = 0;      // the first row in qkv and out
+  PageSpan keys;              // >= ceil(n / 16) pages: position p is slot p
+  ScoreOptions score;
+  int32_t score_first_row = 0;  // rows before it are not scored
+};
+
+struct PromptAttentionArgs {
+  AttentionShape shape;
+  int32_t layer = 0;
+  float* qkv = nullptr;  // [M, qkv_dim], unrotated; rotated in place
+  float* out = nullptr;  // [M, H d]
+  std::span<const PromptAttentionItem> items;
+};
+
+// Cuts one prompt's layer to its budget.
+struct CompactArgs {
+  AttentionShape shape;
+  int32_t prompt_tokens = 0;  // n
+  int32_t budget = 0;         // k >= 1; >= n keeps everything
+  int32_t recent = 0;         // w, 0 <= w <= k
+  PageSpan from;              // as PromptAttention left it
+  PageSpan to;                // >= ceil((min(k, n) + 1) / 16) pages
+  // [G], backend memory, out: where the next token of each head goes, that is
+  // min(k, n).
+  int32_t* free_slot = nullptr;
+};
+
+// One sequence feeding one token through one layer.
+struct DecodeAttentionItem {
+  int32_t position = 0;  // of the token; also the number of tokens seen before
+  int32_t held = 0;      // live tokens per head before this step, <= k
+  int32_t budget = 0;    // k; held + 1 <= k evicts nothing
+  int32_t recent = 0;    // w
+  PageSpan cache;        // >= ceil((held + 1) / 16) pages
+  // [G], backend memory, in/out: the slot this token takes in each head, then
+  // the one the next token will take: held + 1 if nothing was evicted, else the
+  // victim's. Slots {0 .. held} less the free one are live, before and after.
+  int32_t* free_slot = nullptr;
+  ScoreOptions score;
+  bool add_scores = true;  // decode_scores; false: a new token's score is 0
+};
+
+struct DecodeAttentionArgs {
+  AttentionShape shape;
+  int32_t layer = 0;
+  float* qkv = nullptr;  // [M, qkv_dim], unrotated; rotated in place
+  float* out = nullptr;  // [M, H d]
+  std::span<const DecodeAttentionItem> items;  // M, item i is row i
+};
+
+// What is held by one (layer, head): for reports and tests.
+struct HeldTokens {
+  std::vector<int32_t> positions;  // ascending
+  std::vector<float> scores;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual std::string_view name() const = 0;    // "cpu", "reference"
+  virtual std::string description() const = 0;  // "cpu, avx512_bf16, 2 threads"
+
+  // --- memory ---
+  // kResourceExhausted names `what` and the size. Contents are undefined.
+  virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(
+      size_t bytes, std::string_view what) = 0;
+  virtual absl::Status Upload(std::byte* to,
+                              std::span<const std::byte> from) = 0;
+  virtual absl::Status Download(std::span<std::byte> to,
+                                const std::byte* from) = 0;
+
+  // --- weights ---
+  // Matrices of one input stacked by rows: [Q; K; V], [gate; up].
+  virtual absl::StatusOr<std::unique_ptr<LinearWeights>> LoadLinear(
+      std::span<const WeightView> stacked, WeightFormat format) = 0;
+  virtual absl::StatusOr<std::unique_ptr<EmbeddingTable>> LoadEmbedding(
+      const WeightView& table) = 0;
+
+  // --- operations; M = rows ---
+  // out[i] = table[ids[i]], [M, hidden]; ids are below the table's rows.
+  virtual absl::Status Embed(const EmbeddingTable& table,
+                             std::span<const int32_t> ids,
+                             float* out) = 0;
+  // out = x / sqrt(mean(x^2) + eps) * weight, [M, width]; out may be x.
+  virtual absl::Status RmsNorm(const float* x,
+                               const float* weight,
+                               float eps,
+                               int64_t rows,
+                               int64_t width,
+                               float* out) = 0;
+  // out = x W^T, [M, W.out()].
+  virtual absl::Status Linear(const LinearWeights& w,
+                              const float* x,
+                              int64_t rows,
+                              float* out) = 0;
+  // inout += x W^T: the residual is added in the epilogue.
+  virtual absl::Status LinearAdd(const LinearWeights& w,
+                                 const float* x,
+                                 int64_t rows,
+                                 float* inout) = 0;
+  // out[i, j] = silu(x[i, j]) * x[i, width + j], x [M, 2 width].
+  virtual absl::Status SwiGlu(const float* x,
+                              int64_t rows,
+                              int64_t width,
+                              float* out) = 0;
+
+  // --- attention ---
+  virtual size_t PageBytes(const AttentionShape& shape) const = 0;
+  // Rotates, writes K and V of the rows into their pages, attends causally, and
+  // adds the rows' noisy softmax to the scores in the pages (row 0 clears
+  // them). Slices of one prompt and layer come in row order.
+  virtual absl::Status PromptAttention(const PromptAttentionArgs& args) = 0;
+  // Keeps the last w and the k - w best scored older tokens of each head (ties:
+  // the earlier position), in position order, in slots 0 .. min(k, n) - 1.
+  virtual absl::Status Compact(const CompactArgs& args) = 0;
+  // Rotates, appends, attends, adds the step's scores, evicts the token with
+  // the lowest score outside the recent window (ties: the latest position).
+  virtual absl::Status DecodeAttention(const DecodeAttentionArgs& args) = 0;
+  // Live tokens of each of the G heads: slots {0 .. held} less the free one.
+  virtual absl::StatusOr<std::vector<HeldTokens>> ReadHeld(
+      const AttentionShape& shape,
+      const PageSpan& cache,
+      int32_t held,
+      const int32_t* free_slot) = 0;
+};
+
+struct BackendOptions {
+  std::string name = "cpu";  // "cpu" or "reference"
+  int threads = 0;           // 0: the machine's cores
+  // The highest SIMD level used: auto, avx512_bf16, avx512, avx2, scalar.
+  std::string simd = "auto";
+};
+
+// kInvalidArgument names the option, its value and what is on offer; a level
+// that the machine lacks is an error too, never a silent fallback.
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(
+    const BackendOptions& options);
+
+}  // namespace kf

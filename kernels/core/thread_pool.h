@@ -1,0 +1,37 @@
+// A fixed set of worker threads for data-parallel loops.
+//
+// One region at a time: ParallelFor hands out indices dynamically and returns
+// when all are done. Which thread runs an index is not fixed, so a kernel's
+// result must not depend on it (every output is written by exactly one index).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace kf {
+
+class ThreadPool {
+ public:
+  // `threads` >= 1 counts the caller: threads - 1 workers are started.
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const { return threads_; }
+
+  // Calls fn(index, worker) once for each index in [0, count); worker is in
+  // [0, threads()) and distinct for calls that run at the same time, so it may
+  // index scratch memory. The caller takes part. Not reentrant, and called from
+  // one thread at a time (the engine thread). fn must not throw.
+  void ParallelFor(int64_t count,
+                   const std::function<void(int64_t index, int worker)>& fn);
+
+ private:
+  struct State;
+  int threads_;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace kf
