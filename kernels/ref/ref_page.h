@@ -1,0 +1,45 @@
+// Cache pages of the reference back end: for each kv head, K [16][d],
+// V [16][d], position [16], score [16], all 32-bit. A bf16 cache holds the
+// rounded values as f32.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/backend.h"
+
+namespace kf::ref {
+
+inline size_t HeadBytes(const AttentionShape& shape) {
+  return static_cast<size_t>(kPageTokens) *
+         (2 * static_cast<size_t>(shape.head_dim) + 2) * 4;
+}
+
+// One held token of one kv head.
+struct Slot {
+  float* k;  // [d], rotated
+  float* v;  // [d]
+  int32_t* position;
+  float* score;
+};
+
+inline Slot SlotAt(const AttentionShape& shape,
+                   const PageSpan& span,
+                   int32_t head,
+                   int32_t slot) {
+  const auto d = static_cast<size_t>(shape.head_dim);
+  const auto page = static_cast<size_t>(slot / kPageTokens);
+  const auto at = static_cast<size_t>(slot % kPageTokens);
+  std::byte* base = span.base + (static_cast<size_t>(span.pages[page]) *
+                                     static_cast<size_t>(shape.kv_heads) +
+                                 static_cast<size_t>(head)) *
+                                    HeadBytes(shape);
+  auto* words = reinterpret_cast<float*>(base);
+  auto* positions = reinterpret_cast<int32_t*>(base + 2 * kPageTokens * d * 4);
+  auto* scores = reinterpret_cast<float*>(positions + kPageTokens);
+  return {words + at * d, words + (kPageTokens + at) * d, positions + at,
+          scores + at};
+}
+
+}  // namespace kf::ref
