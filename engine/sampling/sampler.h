@@ -41,31 +41,46 @@ class Sampler {
   explicit Sampler(int32_t vocabulary);
 
   struct Input {
-    std::span<const float> logits;  // [vocabulary], raw
-    const SamplingParams* params = nullptr;
-    const TokenHistory* history = nullptr;
+    std::span<const float> logits;           // [vocabulary], raw
+    const SamplingParams* params = nullptr;  // as ValidateRequest allows
+    const TokenHistory* history = nullptr;   // null: no penalties
     uint64_t seed = 0;
     uint32_t step = 0;    // tokens generated before this one
     uint32_t stream = 0;  // index of the sequence in its request
     // Ids that may not be chosen: end-of-generation ids while step <
-    // min_new_tokens.
+    // min_new_tokens. Ignored where it leaves nothing to choose from.
     std::span<const TokenId> forbidden;
   };
-  // Requires finite or -inf logits with at least one allowed id.
+  // Requires logits without HasBadLogits.
   TokenId Sample(const Input& input);
 
  private:
+  struct Candidate {
+    float logit;  // after bias and penalties
+    TokenId id;
+    double weight;    // probability, up to a factor common to all
+    double surprise;  // |-ln p - entropy|, typical-p alone
+  };
+
+  void Adjust(const Input& input);
+  void ListCandidates(double temperature);
+  void KeepTopK(uint32_t top_k);
+  void KeepTypical(double mass);
+  void KeepTopP(double mass);
+  void KeepMinP(double share);
+  double TotalWeight() const;
+
   int32_t vocabulary_;
-  std::vector<float> logits_;
-  std::vector<int32_t> order_;
-  std::vector<double> weights_;
+  std::vector<float> logits_;          // [vocabulary], adjusted
+  std::vector<Candidate> candidates_;  // what the filters have left
 };
 
 // True if a row holds a NaN or +inf, or nothing finite.
 bool HasBadLogits(std::span<const float> logits);
 
 // logprob and rank of `id` in raw logits, with the `top` most probable tokens
-// (ties: the smaller id). log-sum-exp in double, in index order.
+// (ties: the smaller id). log-sum-exp in double, in index order. Requires
+// logits without HasBadLogits.
 TokenLogprob LogprobOf(std::span<const float> logits, TokenId id, uint32_t top);
 
 }  // namespace kf::engine
