@@ -54,11 +54,13 @@ class Engine {
  public:
   // Opens and loads the model, allocates the pool, starts the thread, and runs
   // one warm-up pass. Errors name the file, key or flag. `observer` may be
-  // null; `clock` and `observer` outlive the engine.
+  // null; `clock` and `observer` outlive the engine. `backend` null: the one
+  // that options.backend names.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(
       const EngineOptions& options,
       const Clock& clock,
-      EngineObserver* observer);
+      EngineObserver* observer,
+      std::unique_ptr<Backend> backend = nullptr);
   // Ends what runs with kCancelled, then joins the thread.
   ~Engine();
 

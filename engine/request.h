@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/clock.h"
+#include "kernels/backend.h"
 #include "kernels/core/noise.h"
 
 namespace kf::engine {
@@ -80,6 +81,7 @@ struct Request {
   int32_t priority = 0;                // larger first
   std::vector<TokenId> forced_tokens;  // teacher forcing; empty: none
   std::optional<TimePoint> deadline;   // of the caller
+  bool keep_cache_report = false;      // fills Update::cache_report
 };
 
 enum class FinishReason : uint8_t {
@@ -111,6 +113,14 @@ struct Usage {
   uint32_t max_new_tokens = 0;  // T
 };
 
+// What a cache holds: [layers][G].
+using CacheState = std::vector<std::vector<HeldTokens>>;
+
+struct CacheReport {
+  CacheState after_prompt;  // each layer as its prompt was cut
+  CacheState at_end;        // the last token was never fed and is not in it
+};
+
 // One step's news of one request. The first carries the prompt's part.
 struct Update {
   bool first = false;
@@ -121,9 +131,10 @@ struct Update {
       prompt_logprobs;  // first only; from the second token
   FinishReason finish_reason = FinishReason::kNotFinished;  // set: the last one
   std::string stop_string;
-  Usage usage;              // valid in the first and the last
-  uint64_t seed = 0;        // first
-  uint64_t noise_seed = 0;  // first
+  Usage usage;                              // valid in the first and the last
+  uint64_t seed = 0;                        // first
+  uint64_t noise_seed = 0;                  // first
+  std::optional<CacheReport> cache_report;  // last, when asked for
 };
 
 }  // namespace kf::engine

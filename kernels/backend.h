@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
@@ -166,6 +167,13 @@ struct HeldTokens {
   std::vector<float> scores;
 };
 
+// `rows` consecutive rows, backend memory to backend memory.
+struct RowCopy {
+  const float* from = nullptr;
+  float* to = nullptr;
+  int64_t rows = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -181,6 +189,17 @@ class Backend {
                               std::span<const std::byte> from) = 0;
   virtual absl::Status Download(std::span<std::byte> to,
                                 const std::byte* from) = 0;
+
+  // Gathers and scatters rows of `width` floats; ranges do not overlap. The
+  // default serves backends whose memory is the host's.
+  virtual absl::Status CopyRows(std::span<const RowCopy> copies,
+                                int64_t width) {
+    for (const RowCopy& copy : copies) {
+      std::memcpy(copy.to, copy.from,
+                  static_cast<size_t>(copy.rows * width) * sizeof(float));
+    }
+    return absl::OkStatus();
+  }
 
   // --- weights ---
   // Matrices of one input stacked by rows: [Q; K; V], [gate; up].
