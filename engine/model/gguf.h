@@ -31,7 +31,9 @@ struct GgufTensor {
 };
 
 // Immutable after opening, thread-safe. Owns the mapping: views and
-// string_views are valid as long as it lives.
+// string_views are valid as long as it lives. The mapping shows the file as it
+// is: if another process truncates it in place, reading the lost part ends this
+// process (SIGBUS). Replace a model file by renaming a new one over it.
 class GgufFile {
  public:
   // kNotFound / kPermissionDenied for the file itself; kInvalidArgument says

@@ -1,0 +1,277 @@
+#include "engine/model/decoder.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "engine/cache/cache_plan.h"
+#include "kernels/core/status.h"
+
+namespace kf::engine {
+namespace {
+
+absl::StatusOr<std::unique_ptr<Buffer>> AllocateFloats(Backend& backend,
+                                                       int64_t rows,
+                                                       int64_t width,
+                                                       std::string_view what) {
+  return backend.Allocate(
+      static_cast<size_t>(rows) * static_cast<size_t>(width) * sizeof(float),
+      what);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(
+    const GgufFile& file,
+    const ModelConfig& config,
+    const DecoderOptions& options,
+    Backend& backend) {
+  std::unique_ptr<Decoder> decoder(new Decoder(config, options, backend));
+  KF_ASSIGN_OR_RETURN(
+      decoder->weights_,
+      LoadWeights(file, config, options.weight_format, backend));
+  KF_RETURN_IF_ERROR(decoder->Allocate());
+  return decoder;
+}
+
+Decoder::Decoder(const ModelConfig& config,
+                 const DecoderOptions& options,
+                 Backend& backend)
+    : config_(config),
+      options_(options),
+      shape_(config.attention_shape(options.cache_dtype)),
+      backend_(backend) {}
+
+absl::Status Decoder::Allocate() {
+  // A prompt wastes less than one page, so with one spare page a prompt the sum
+  // of prompt tokens is the only limit.
+  const int32_t pages = CeilDiv(options_.workspace_tokens, kPageTokens) +
+                        options_.max_workspace_prompts;
+  KF_ASSIGN_OR_RETURN(workspace_pool_,
+                      PagePool::Create(backend_, backend_.PageBytes(shape_),
+                                       pages, "prefill workspace"));
+  KF_ASSIGN_OR_RETURN(
+      hidden_store_,
+      AllocateFloats(backend_, int64_t{pages} * kPageTokens, config_.hidden,
+                     "hidden states of prompts in prefill"));
+  const int64_t rows = std::max(options_.max_batch, kPromptCallRows);
+  const auto floats = [&](int64_t width) {
+    return AllocateFloats(backend_, rows, width, "activations");
+  };
+  KF_ASSIGN_OR_RETURN(hidden_, floats(config_.hidden));
+  KF_ASSIGN_OR_RETURN(normed_, floats(config_.hidden));
+  KF_ASSIGN_OR_RETURN(qkv_, floats(shape_.qkv_dim()));
+  KF_ASSIGN_OR_RETURN(attended_, floats(shape_.out_dim()));
+  KF_ASSIGN_OR_RETURN(gate_up_, floats(int64_t{2} * config_.ffn));
+  KF_ASSIGN_OR_RETURN(activated_, floats(config_.ffn));
+  KF_ASSIGN_OR_RETURN(logits_, AllocateFloats(backend_, kLogitRows,
+                                              config_.vocabulary, "logits"));
+  return absl::OkStatus();
+}
+
+absl::Status Decoder::DecodeStep(std::span<const DecodeRow> rows) {
+  const auto count = static_cast<int64_t>(rows.size());
+  KF_CHECK(count <= options_.max_batch);
+  ids_.clear();
+  decode_items_.clear();
+  for (const DecodeRow& row : rows) {
+    ids_.push_back(row.token);
+    decode_items_.push_back({.position = row.cache->seen(),
+                             .held = row.cache->held(),
+                             .budget = row.cache->budget,
+                             .recent = row.cache->recent,
+                             .cache = {},
+                             .free_slot = nullptr,
+                             .score = row.score,
+                             .add_scores = row.add_scores});
+  }
+  KF_RETURN_IF_ERROR(
+      backend_.Embed(*weights_.embedding, ids_, hidden_->as<float>()));
+  for (int32_t layer = 0; layer < config_.layers; ++layer) {
+    const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+    KF_RETURN_IF_ERROR(Project(w, count));
+    for (size_t i = 0; i < rows.size(); ++i) {
+      decode_items_[i].cache = rows[i].cache->span(layer);
+      decode_items_[i].free_slot = rows[i].cache->free_slot(layer);
+    }
+    KF_RETURN_IF_ERROR(backend_.DecodeAttention({.shape = shape_,
+                                                 .layer = layer,
+                                                 .qkv = qkv_->as<float>(),
+                                                 .out = attended_->as<float>(),
+                                                 .items = decode_items_}));
+    KF_RETURN_IF_ERROR(FinishLayer(w, count));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Decoder::PromptSlice(int32_t layer,
+                                  std::span<const PromptPiece> pieces) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  int64_t rows = 0;
+  for (const PromptPiece& piece : pieces) rows += piece.rows;
+  KF_CHECK(rows <= kPromptCallRows);
+  KF_RETURN_IF_ERROR(LoadPromptRows(layer, pieces));
+  KF_RETURN_IF_ERROR(Project(w, rows));
+  KF_RETURN_IF_ERROR(AttendPrompt(layer, pieces));
+  KF_RETURN_IF_ERROR(CompactComplete(layer, pieces));
+  if (layer + 1 < config_.layers) {
+    KF_RETURN_IF_ERROR(FinishLayer(w, rows));
+    return MoveHidden(pieces, /*store=*/true);
+  }
+  KF_ASSIGN_OR_RETURN(const int64_t wanted, KeepWantedRows(pieces));
+  return FinishLayer(w, wanted);
+}
+
+// hidden = the token embeddings, or what the layer below left.
+absl::Status Decoder::LoadPromptRows(int32_t layer,
+                                     std::span<const PromptPiece> pieces) {
+  if (layer > 0) return MoveHidden(pieces, /*store=*/false);
+  ids_.clear();
+  for (const PromptPiece& piece : pieces) {
+    const auto rows = piece.prompt.subspan(static_cast<size_t>(piece.first_row),
+                                           static_cast<size_t>(piece.rows));
+    ids_.insert(ids_.end(), rows.begin(), rows.end());
+  }
+  return backend_.Embed(*weights_.embedding, ids_, hidden_->as<float>());
+}
+
+// Between the batch and the workspace, where position p of a prompt is row
+// p % 16 of page p / 16.
+absl::Status Decoder::MoveHidden(std::span<const PromptPiece> pieces,
+                                 bool store) {
+  copies_.clear();
+  float* batch = hidden_->as<float>();
+  for (const PromptPiece& piece : pieces) {
+    for (int32_t done = 0; done < piece.rows;) {
+      const int32_t position = piece.first_row + done;
+      const int32_t in_page = position % kPageTokens;
+      const int32_t rows = std::min(kPageTokens - in_page, piece.rows - done);
+      const int64_t row =
+          int64_t{
+              piece.workspace[static_cast<size_t>(position / kPageTokens)]} *
+              kPageTokens +
+          in_page;
+      float* kept = hidden_store_->as<float>() + row * config_.hidden;
+      copies_.push_back(store ? RowCopy{batch, kept, rows}
+                              : RowCopy{kept, batch, rows});
+      batch += int64_t{rows} * config_.hidden;
+      done += rows;
+    }
+  }
+  return backend_.CopyRows(copies_, config_.hidden);
+}
+
+// [q; k; v] = Wqkv norm(h)
+absl::Status Decoder::Project(const LayerWeights& w, int64_t rows) {
+  KF_RETURN_IF_ERROR(backend_.RmsNorm(
+      hidden_->as<float>(), w.attention_norm->as<float>(), config_.norm_eps,
+      rows, config_.hidden, normed_->as<float>()));
+  return backend_.Linear(*w.qkv, normed_->as<float>(), rows, qkv_->as<float>());
+}
+
+absl::Status Decoder::AttendPrompt(int32_t layer,
+                                   std::span<const PromptPiece> pieces) {
+  prompt_items_.clear();
+  int64_t batch_row = 0;
+  for (const PromptPiece& piece : pieces) {
+    prompt_items_.push_back(
+        {.prompt_tokens = static_cast<int32_t>(piece.prompt.size()),
+         .first_row = piece.first_row,
+         .rows = piece.rows,
+         .batch_row = batch_row,
+         .keys = {workspace_pool_->base(), piece.workspace},
+         .score = piece.score,
+         .score_first_row = piece.score_first_row});
+    batch_row += piece.rows;
+  }
+  return backend_.PromptAttention({.shape = shape_,
+                                   .layer = layer,
+                                   .qkv = qkv_->as<float>(),
+                                   .out = attended_->as<float>(),
+                                   .items = prompt_items_});
+}
+
+// h += Wo attention; h += Wdown (silu(Wgate norm(h)) * Wup norm(h))
+absl::Status Decoder::FinishLayer(const LayerWeights& w, int64_t rows) {
+  if (rows == 0) return absl::OkStatus();
+  float* hidden = hidden_->as<float>();
+  KF_RETURN_IF_ERROR(
+      backend_.LinearAdd(*w.output, attended_->as<float>(), rows, hidden));
+  KF_RETURN_IF_ERROR(backend_.RmsNorm(hidden, w.ffn_norm->as<float>(),
+                                      config_.norm_eps, rows, config_.hidden,
+                                      normed_->as<float>()));
+  KF_RETURN_IF_ERROR(backend_.Linear(*w.gate_up, normed_->as<float>(), rows,
+                                     gate_up_->as<float>()));
+  KF_RETURN_IF_ERROR(backend_.SwiGlu(gate_up_->as<float>(), rows, config_.ffn,
+                                     activated_->as<float>()));
+  return backend_.LinearAdd(*w.down, activated_->as<float>(), rows, hidden);
+}
+
+// Prompts whose last row has passed the layer leave their k tokens in the
+// sequence's own pages.
+absl::Status Decoder::CompactComplete(int32_t layer,
+                                      std::span<const PromptPiece> pieces) {
+  for (const PromptPiece& piece : pieces) {
+    const auto n = static_cast<int32_t>(piece.prompt.size());
+    if (piece.first_row + piece.rows < n) continue;
+    KF_RETURN_IF_ERROR(
+        backend_.Compact({.shape = shape_,
+                          .prompt_tokens = n,
+                          .budget = piece.cache->budget,
+                          .recent = piece.cache->recent,
+                          .from = {workspace_pool_->base(), piece.workspace},
+                          .to = piece.cache->span(layer),
+                          .free_slot = piece.cache->free_slot(layer)}));
+  }
+  return absl::OkStatus();
+}
+
+// Moves the rows whose logits are wanted to the front of the batch: nothing
+// else needs the rest of the last layer. Their number.
+absl::StatusOr<int64_t> Decoder::KeepWantedRows(
+    std::span<const PromptPiece> pieces) {
+  int64_t kept = 0;
+  int64_t row = 0;
+  for (const PromptPiece& piece : pieces) {
+    const bool ends = piece.first_row + piece.rows ==
+                      static_cast<int32_t>(piece.prompt.size());
+    const int64_t wanted = piece.want_all_rows ? piece.rows : (ends ? 1 : 0);
+    // The last `wanted` rows of the piece. One row at a time: source and
+    // target may overlap as ranges, and go upwards.
+    for (int64_t i = row + piece.rows - wanted; i < row + piece.rows; ++i) {
+      if (i != kept) {
+        for (const auto& [buffer, width] :
+             {std::pair{hidden_.get(), int64_t{config_.hidden}},
+              std::pair{attended_.get(), shape_.out_dim()}}) {
+          const RowCopy copy{buffer->as<float>() + i * width,
+                             buffer->as<float>() + kept * width, 1};
+          KF_RETURN_IF_ERROR(backend_.CopyRows({&copy, 1}, width));
+        }
+      }
+      ++kept;
+    }
+    row += piece.rows;
+  }
+  return kept;
+}
+
+// logits = Whead norm(h)
+absl::Status Decoder::ComputeLogits(int64_t first, int64_t rows) {
+  KF_CHECK(rows <= kLogitRows);
+  KF_RETURN_IF_ERROR(
+      backend_.RmsNorm(hidden_->as<float>() + first * config_.hidden,
+                       weights_.final_norm->as<float>(), config_.norm_eps, rows,
+                       config_.hidden, normed_->as<float>()));
+  return backend_.Linear(*weights_.head, normed_->as<float>(), rows,
+                         logits_->as<float>());
+}
+
+absl::Status Decoder::ReadLogits(int64_t index, std::span<float> logits) const {
+  return backend_.Download(
+      std::as_writable_bytes(logits),
+      logits_->data() + static_cast<size_t>(index) *
+                            static_cast<size_t>(config_.vocabulary) *
+                            sizeof(float));
+}
+
+}  // namespace kf::engine

@@ -1,0 +1,125 @@
+// The model's forward pass over cached sequences: one token each of many
+// sequences (a decode step), or rows of prompts through one layer (a prompt
+// slice). It reads like the model's equations; all arithmetic is the backend's.
+//
+// Prompts go a layer at a time: their hidden states wait in a workspace, and
+// one layer's K and V in its pages, until the layer's last row has passed and
+// the cache is cut to its budget. Thread-compatible: the engine thread's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/cache/page_pool.h"
+#include "engine/cache/sequence_cache.h"
+#include "engine/model/gguf.h"
+#include "engine/model/model_config.h"
+#include "engine/model/weights.h"
+#include "kernels/backend.h"
+
+namespace kf::engine {
+
+// Rows of prompts that pass a layer together; a longer slice takes several
+// calls. Large enough that the weights' reads no longer count.
+inline constexpr int32_t kPromptCallRows = 512;
+// Rows of logits held at once.
+inline constexpr int32_t kLogitRows = 64;
+
+struct DecoderOptions {
+  WeightFormat weight_format = WeightFormat::kBF16;
+  DType cache_dtype = DType::kBF16;
+  int32_t max_batch = 1;             // rows of a decode step
+  int32_t workspace_tokens = 0;      // prompt tokens in flight, in all
+  int32_t max_workspace_prompts = 0;  // prompts in flight
+};
+
+// One sequence feeds one token. score.tau is this step's.
+struct DecodeRow {
+  int32_t token = 0;
+  const SequenceCache* cache = nullptr;  // its `fed` excludes this token
+  ScoreOptions score;
+  bool add_scores = true;
+};
+
+// Rows of one prompt through one layer.
+struct PromptPiece {
+  std::span<const int32_t> prompt;       // [n], all of it
+  int32_t first_row = 0;                 // multiple of kPromptRowTile
+  int32_t rows = 0;                      // multiple of it, or up to n
+  std::span<const int32_t> workspace;    // pages of workspace_pool(), >= n / 16
+  const SequenceCache* cache = nullptr;  // gets the layer when it is complete
+  ScoreOptions score;
+  int32_t score_first_row = 0;
+  bool want_all_rows = false;  // logits of every row, not of the last alone
+};
+
+class Decoder {
+ public:
+  // `file` and `backend` outlive the decoder.
+  static absl::StatusOr<std::unique_ptr<Decoder>> Create(
+      const GgufFile& file,
+      const ModelConfig& config,
+      const DecoderOptions& options,
+      Backend& backend);
+
+  const AttentionShape& shape() const { return shape_; }
+  // Pages for the prompts in flight; a prompt takes ceil(n / 16) of them.
+  PagePool& workspace_pool() { return *workspace_pool_; }
+
+  // All layers for rows.size() <= max_batch sequences. Row i of the result is
+  // final row i.
+  absl::Status DecodeStep(std::span<const DecodeRow> rows);
+
+  // At most kPromptCallRows rows through `layer`. In the last layer the wanted
+  // rows (the prompt's last one, or all) become final rows, in order.
+  absl::Status PromptSlice(int32_t layer, std::span<const PromptPiece> pieces);
+
+  // Logits of final rows [first, first + rows), rows <= kLogitRows.
+  absl::Status ComputeLogits(int64_t first, int64_t rows);
+  // Row `index` of the last ComputeLogits, [vocabulary].
+  absl::Status ReadLogits(int64_t index, std::span<float> logits) const;
+
+ private:
+  Decoder(const ModelConfig& config,
+          const DecoderOptions& options,
+          Backend& backend);
+  absl::Status Allocate();
+  absl::Status LoadPromptRows(int32_t layer,
+                              std::span<const PromptPiece> pieces);
+  absl::Status MoveHidden(std::span<const PromptPiece> pieces, bool store);
+  absl::Status Project(const LayerWeights& w, int64_t rows);
+  absl::Status AttendPrompt(int32_t layer, std::span<const PromptPiece> pieces);
+  absl::Status FinishLayer(const LayerWeights& w, int64_t rows);
+  absl::Status CompactComplete(int32_t layer,
+                               std::span<const PromptPiece> pieces);
+  absl::StatusOr<int64_t> KeepWantedRows(std::span<const PromptPiece> pieces);
+
+  const ModelConfig config_;
+  const DecoderOptions options_;
+  const AttentionShape shape_;
+  Backend& backend_;
+  ModelWeights weights_;
+  std::unique_ptr<PagePool> workspace_pool_;
+  std::unique_ptr<Buffer> hidden_store_;  // [workspace pages * 16, hidden]
+
+  // Activations of the call's rows, M <= max(max_batch, kPromptCallRows).
+  std::unique_ptr<Buffer> hidden_;     // [M, hidden], the residual stream
+  std::unique_ptr<Buffer> normed_;     // [M, hidden]
+  std::unique_ptr<Buffer> qkv_;        // [M, (H + 2 G) d]
+  std::unique_ptr<Buffer> attended_;   // [M, H d]
+  std::unique_ptr<Buffer> gate_up_;    // [M, 2 ffn]
+  std::unique_ptr<Buffer> activated_;  // [M, ffn]
+  std::unique_ptr<Buffer> logits_;     // [kLogitRows, vocabulary]
+
+  // Host scratch, kept to spare allocations.
+  std::vector<int32_t> ids_;
+  std::vector<DecodeAttentionItem> decode_items_;
+  std::vector<PromptAttentionItem> prompt_items_;
+  std::vector<RowCopy> copies_;
+};
+
+}  // namespace kf::engine
