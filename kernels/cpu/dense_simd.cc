@@ -1,0 +1,283 @@
+// Linear products, normalisation and activation; compiled once per SIMD level.
+#include "kernels/cpu/dense_kernels.h"
+#include "kernels/cpu/vec.h"
+
+namespace kf::cpu::KF_SIMD_NS {
+namespace {
+
+constexpr int kPanelVecs = static_cast<int>(kPanelColumns) / kLanes;
+
+// Rows and panels of a register tile. AVX-512: 6 x 4 vectors are 24 of 32
+// registers, the rest holds a step's weights and one broadcast. AVX2: 6 x 2 of
+// 16. Few rows take more panels instead: as many accumulators hide the latency
+// of the additions, and as many streams that of memory.
+constexpr int kMaxRows = kVecBytes == 16 ? 2 : 6;
+constexpr int PanelsFor(int rows) {
+  return kVecBytes == 64 ? (rows <= 3 ? 8 : 4)
+                         : (kVecBytes == 32 && rows <= 2 ? 4 / rows : 1);
+}
+
+struct F32 {
+  static constexpr int64_t kStepBytes = kPanelColumns * 4;
+
+  template <int kRows, int kVecs>
+  static inline void Step(const float* const (&x)[kRows],
+                          int64_t step,
+                          const void* const (&w)[kVecs],
+                          VF (&acc)[kRows][kVecs]) {
+    VF weight[kVecs];
+    for (int v = 0; v < kVecs; ++v) {
+      weight[v] = Load(static_cast<const float*>(w[v]));
+    }
+    for (int r = 0; r < kRows; ++r) {
+      const VF a = Set(x[r][step]);
+      for (int v = 0; v < kVecs; ++v) {
+        acc[r][v] = Fma(a, weight[v], acc[r][v]);
+      }
+    }
+  }
+  using X = float;
+};
+
+// Pairs against pairs: two products a lane and instruction.
+struct Bf16Pairs {
+  static constexpr int64_t kStepBytes = kPanelColumns * 4;
+
+  template <int kRows, int kVecs>
+  static inline void Step(const uint32_t* const (&x)[kRows],
+                          int64_t step,
+                          const void* const (&w)[kVecs],
+                          VF (&acc)[kRows][kVecs]) {
+    VU weight[kVecs];
+    for (int v = 0; v < kVecs; ++v) weight[v] = LoadBits(w[v]);
+    for (int r = 0; r < kRows; ++r) {
+      const VU a = SetBits(x[r][step]);
+      for (int v = 0; v < kVecs; ++v) {
+        acc[r][v] = DotBf16(acc[r][v], a, weight[v]);
+      }
+    }
+  }
+  using X = uint32_t;
+};
+
+// The same sums with weights widened to f32, in the same order.
+struct Bf16Widened {
+  static constexpr int64_t kStepBytes = kPanelColumns * 4;
+
+  template <int kRows, int kVecs>
+  static inline void Step(const float* const (&x)[kRows],
+                          int64_t step,
+                          const void* const (&w)[kVecs],
+                          VF (&acc)[kRows][kVecs]) {
+    VU weight[kVecs];
+    for (int v = 0; v < kVecs; ++v) weight[v] = LoadBits(w[v]);
+    for (int r = 0; r < kRows; ++r) {
+      const VF odd = Set(x[r][2 * step + 1]);
+      for (int v = 0; v < kVecs; ++v) {
+        acc[r][v] = Fma(odd, OddBf16(weight[v]), acc[r][v]);
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      const VF even = Set(x[r][2 * step]);
+      for (int v = 0; v < kVecs; ++v) {
+        acc[r][v] = Fma(even, EvenBf16(weight[v]), acc[r][v]);
+      }
+    }
+  }
+  using X = float;
+};
+
+inline void StorePart(VF v, int64_t count, bool add, float* out) {
+  float lane[kLanes];
+  Store(v, lane);
+  for (int64_t i = 0; i < count; ++i) out[i] = add ? out[i] + lane[i] : lane[i];
+}
+
+// Rows [row, row + kRows) x panels [panel, panel + kPanels) of the block.
+template <typename Format, int kRows, int kPanels>
+void Tile(const LinearBlock& b, int64_t row, int64_t panel) {
+  using X = typename Format::X;
+  constexpr int kVecs = kPanels * kPanelVecs;
+  const X* x[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    x[r] = reinterpret_cast<const X*>(static_cast<const char*>(b.x) +
+                                      (row + r) * b.x_row_bytes);
+  }
+  const char* line[kPanels];
+  for (int p = 0; p < kPanels; ++p) {
+    line[p] = static_cast<const char*>(b.panels) + (panel + p) * b.panel_bytes;
+  }
+  VF acc[kRows][kVecs] = {};
+  for (int64_t step = 0; step < b.steps; ++step) {
+    const int64_t offset = step * Format::kStepBytes;
+    const void* w[kVecs];
+    for (int v = 0; v < kVecs; ++v) {
+      w[v] = line[v / kPanelVecs] + offset + v % kPanelVecs * kVecBytes;
+    }
+    Format::template Step<kRows, kVecs>(x, step, w, acc);
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVecs; ++v) {
+      const int64_t column = panel * kPanelColumns + v * kLanes;
+      float* out = b.out + (row + r) * b.out_stride + column;
+      if (column + kLanes <= b.columns) {
+        Store(b.add ? Load(out) + acc[r][v] : acc[r][v], out);
+      } else if (column < b.columns) {
+        StorePart(acc[r][v], b.columns - column, b.add, out);
+      }
+    }
+  }
+}
+
+template <typename Format, int kPanels, int kRows = kMaxRows>
+void TileOfRows(const LinearBlock& b,
+                int64_t row,
+                int64_t rows,
+                int64_t panel) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) {
+      TileOfRows<Format, kPanels, kRows - 1>(b, row, rows, panel);
+      return;
+    }
+  }
+  if constexpr (kPanels <= PanelsFor(kRows)) {
+    Tile<Format, kRows, kPanels>(b, row, panel);
+  } else {
+    for (int p = 0; p < kPanels; p += PanelsFor(kRows)) {
+      Tile<Format, kRows, PanelsFor(kRows)>(b, row, panel + p);
+    }
+  }
+}
+
+// All row tiles over kPanels panels: their weights come from memory once and
+// then from the cache.
+template <typename Format, int kPanels>
+void Stripe(const LinearBlock& b, int64_t panel) {
+  // Tiles of about equal height: 7 rows are 4 + 3, since a tile of one row
+  // takes as long to load its weights as one of six.
+  const int64_t tiles = (b.rows + kMaxRows - 1) / kMaxRows;
+  int64_t row = 0;
+  for (int64_t t = 0; t < tiles; ++t) {
+    const int64_t rows = (b.rows - row + tiles - t - 1) / (tiles - t);
+    TileOfRows<Format, kPanels>(b, row, rows, panel);
+    row += rows;
+  }
+}
+
+template <typename Format>
+void Linear(const LinearBlock& b) {
+  constexpr int kWide = PanelsFor(1);
+  constexpr int kNarrow = PanelsFor(kMaxRows);
+  const int64_t panels = (b.columns + kPanelColumns - 1) / kPanelColumns;
+  int64_t panel = 0;
+  if (b.rows <= 3) {
+    for (; panel + kWide <= panels; panel += kWide) {
+      Stripe<Format, kWide>(b, panel);
+    }
+  }
+  for (; panel + kNarrow <= panels; panel += kNarrow) {
+    Stripe<Format, kNarrow>(b, panel);
+  }
+  for (; panel < panels; ++panel) Stripe<Format, 1>(b, panel);
+}
+
+void LinearF32(const LinearBlock& block) { Linear<F32>(block); }
+
+void LinearBf16(const LinearBlock& block) {
+  if constexpr (kHasDotBf16) {
+    Linear<Bf16Pairs>(block);
+  } else {
+    Linear<Bf16Widened>(block);
+  }
+}
+
+int64_t Bf16RowBytes(int64_t k) {
+  return (k + 1) / 2 * 2 * (kHasDotBf16 ? 2 : 4);
+}
+
+void PackRow(const float* x, int64_t k, void* out) {
+  int64_t i = 0;
+  if constexpr (kHasDotBf16) {
+    auto* to = static_cast<uint16_t*>(out);
+    using Narrow = uint16_t __attribute__((vector_size(kLanes * 2)));
+    for (; i + kLanes <= k; i += kLanes) {
+      const Narrow v =
+          __builtin_convertvector(RoundToBf16Bits(Load(x + i)) >> 16, Narrow);
+      __builtin_memcpy(to + i, &v, sizeof(v));
+    }
+    for (; i < k; ++i) {
+      to[i] = static_cast<uint16_t>(RoundToBf16Bits(x[i]) >> 16);
+    }
+    if (k % 2 != 0) to[k] = 0;
+  } else {
+    auto* to = static_cast<float*>(out);
+    for (; i + kLanes <= k; i += kLanes) {
+      StoreBits(RoundToBf16Bits(Load(x + i)), to + i);
+    }
+    for (; i < k; ++i) {
+      const uint32_t bits = RoundToBf16Bits(x[i]);
+      __builtin_memcpy(to + i, &bits, sizeof(bits));
+    }
+    if (k % 2 != 0) to[k] = 0.0F;
+  }
+}
+
+void RmsNorm(
+    const float* x, const float* weight, float eps, int64_t width, float* out) {
+  // Four partial sums hide the latency of the addition; their order is fixed
+  // by the width alone.
+  VF sum[4] = {};
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= width; i += 4 * kLanes) {
+    for (int s = 0; s < 4; ++s) {
+      const VF v = Load(x + i + s * kLanes);
+      sum[s] = Fma(v, v, sum[s]);
+    }
+  }
+  double total =
+      static_cast<double>(ReduceAdd((sum[0] + sum[1]) + (sum[2] + sum[3])));
+  for (; i < width; ++i) {
+    total += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  }
+  const double mean = total / static_cast<double>(width);
+  const auto scale =
+      static_cast<float>(1.0 / __builtin_sqrt(mean + static_cast<double>(eps)));
+  int64_t j = 0;
+  for (; j + kLanes <= width; j += kLanes) {
+    Store(Load(x + j) * Set(scale) * Load(weight + j), out + j);
+  }
+  for (; j < width; ++j) out[j] = x[j] * scale * weight[j];
+}
+
+void SwiGlu(const float* gate, const float* up, int64_t width, float* out) {
+  const VF one = Set(1.0F);
+  int64_t i = 0;
+  for (; i + kLanes <= width; i += kLanes) {
+    const VF g = Load(gate + i);
+    Store(g / (one + Exp(-g)) * Load(up + i), out + i);
+  }
+  if (i == width) return;
+  // The tail takes the same path, so that an element's bits do not depend on
+  // its place.
+  const auto tail = static_cast<unsigned long>(width - i) * sizeof(float);
+  VF g = Zero();
+  VF u = Zero();
+  __builtin_memcpy(&g, gate + i, tail);
+  __builtin_memcpy(&u, up + i, tail);
+  const VF y = g / (one + Exp(-g)) * u;
+  __builtin_memcpy(out + i, &y, tail);
+}
+
+}  // namespace
+
+extern const DenseKernels kDenseKernels;
+const DenseKernels kDenseKernels = {
+    .linear_f32 = LinearF32,
+    .linear_bf16 = LinearBf16,
+    .pack_row = PackRow,
+    .bf16_row_bytes = Bf16RowBytes,
+    .rms_norm = RmsNorm,
+    .swiglu = SwiGlu,
+};
+
+}  // namespace kf::cpu::KF_SIMD_NS
