@@ -49,8 +49,8 @@ struct SamplingParams {
   double repetition_penalty = 0.0;  // >= 0; 0 and 1: off
   double presence_penalty = 0.0;
   double frequency_penalty = 0.0;
-  std::optional<uint64_t> seed;  // absent: drawn and returned
-  std::map<TokenId, double> logit_bias;
+  std::optional<uint64_t> seed = {};  // absent: drawn and returned
+  std::map<TokenId, double> logit_bias = {};
 };
 
 struct StoppingParams {

@@ -26,7 +26,11 @@ TokenLogprob LogprobOf(std::span<const float> logits,
   const double largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0.0;
   for (const float x : logits) sum += std::exp(double{x} - largest);
-  const double log_sum = largest + std::log(sum);
+  // The largest is taken off first: the difference is exact where it matters.
+  const double log_sum = std::log(sum);
+  const auto logprob = [&](TokenId i) {
+    return (double{logit(i)} - largest) - log_sum;
+  };
 
   const auto better = [&logit](TokenId a, TokenId b) {
     return logit(a) != logit(b) ? logit(a) > logit(b) : a < b;
@@ -35,7 +39,7 @@ TokenLogprob LogprobOf(std::span<const float> logits,
   std::iota(order.begin(), order.end(), 0);
   TokenLogprob result;
   result.id = id;
-  result.logprob = double{logit(id)} - log_sum;
+  result.logprob = logprob(id);
   result.rank = 1 + static_cast<uint32_t>(std::count_if(
                         order.begin(), order.end(),
                         [&](TokenId other) { return better(other, id); }));
@@ -47,7 +51,7 @@ TokenLogprob LogprobOf(std::span<const float> logits,
   for (size_t i = 0; i < count; ++i) {
     TokenLogprob& entry = result.top.emplace_back();
     entry.id = order[i];
-    entry.logprob = double{logit(order[i])} - log_sum;
+    entry.logprob = logprob(order[i]);
     entry.rank = static_cast<uint32_t>(i + 1);
   }
   return result;

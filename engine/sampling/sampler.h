@@ -49,7 +49,7 @@ class Sampler {
     uint32_t stream = 0;  // index of the sequence in its request
     // Ids that may not be chosen: end-of-generation ids while step <
     // min_new_tokens. Ignored where it leaves nothing to choose from.
-    std::span<const TokenId> forbidden;
+    std::span<const TokenId> forbidden = {};
   };
   // Requires logits without HasBadLogits.
   TokenId Sample(const Input& input);
