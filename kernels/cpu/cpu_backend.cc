@@ -1,0 +1,213 @@
+#include "kernels/cpu/cpu_backend.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "kernels/core/aligned.h"
+#include "kernels/core/status.h"
+#include "kernels/core/thread_pool.h"
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/dense_dispatch.h"
+#include "kernels/cpu/linear.h"
+#include "kernels/cpu/rope.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/simd_level.h"
+
+namespace kf {
+namespace {
+
+// More threads than any machine of today has cores.
+constexpr int kMaxThreads = 1024;
+
+// Rows are handed to the threads in pieces of about this many values; fewer in
+// all are done in place, since a region costs about 2 us.
+constexpr int64_t kRowPiece = 16384;
+
+class CpuBuffer : public Buffer {
+ public:
+  explicit CpuBuffer(AlignedBytes memory) : memory_(std::move(memory)) {}
+  std::byte* data() override { return memory_.data(); }
+  size_t bytes() const override { return memory_.bytes(); }
+
+ private:
+  AlignedBytes memory_;
+};
+
+// Rows are dequantised where the file is mapped.
+class MappedEmbedding : public EmbeddingTable {
+ public:
+  explicit MappedEmbedding(const WeightView& table)
+      : table_(table),
+        row_bytes_(table.cols / LayoutOf(table.type).elements *
+                   LayoutOf(table.type).bytes) {}
+
+  int64_t rows() const { return table_.rows; }
+  int64_t width() const { return table_.cols; }
+  void ReadRow(int64_t row, float* out) const {
+    Dequantize(table_.type, table_.data + row * row_bytes_, table_.cols, out);
+  }
+
+ private:
+  WeightView table_;
+  int64_t row_bytes_;
+};
+
+class CpuBackend : public Backend {
+ public:
+  CpuBackend(cpu::SimdLevel level, int threads)
+      : level_(level),
+        kernels_(cpu::DenseKernelsOf(level)),
+        pool_(threads),
+        attention_{level, pool_, scratch_, rope_} {}
+
+  std::string_view name() const override { return "cpu"; }
+  std::string description() const override {
+    return absl::StrCat("cpu, ", ToAbsl(cpu::NameOf(level_)), ", ",
+                        pool_.threads(), " threads");
+  }
+
+  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(
+      size_t bytes, std::string_view what) override {
+    KF_ASSIGN_OR_RETURN(AlignedBytes memory,
+                        AlignedBytes::Allocate(bytes, what));
+    return std::make_unique<CpuBuffer>(std::move(memory));
+  }
+  absl::Status Upload(std::byte* to, std::span<const std::byte> from) override {
+    if (!from.empty()) std::memcpy(to, from.data(), from.size());
+    return absl::OkStatus();
+  }
+  absl::Status Download(std::span<std::byte> to,
+                        const std::byte* from) override {
+    if (!to.empty()) std::memcpy(to.data(), from, to.size());
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<LinearWeights>> LoadLinear(
+      std::span<const WeightView> stacked, WeightFormat format) override {
+    return cpu::PackedLinear::Create(stacked, format, pool_);
+  }
+  absl::StatusOr<std::unique_ptr<EmbeddingTable>> LoadEmbedding(
+      const WeightView& table) override {
+    KF_CHECK(LayoutOf(table.type).elements > 0 &&
+             table.cols % LayoutOf(table.type).elements == 0);
+    return std::make_unique<MappedEmbedding>(table);
+  }
+
+  absl::Status Embed(const EmbeddingTable& table,
+                     std::span<const int32_t> ids,
+                     float* out) override {
+    const auto& mapped = static_cast<const MappedEmbedding&>(table);
+    const auto rows = static_cast<int64_t>(ids.size());
+    ForRows(rows, mapped.width(), [&](int64_t row) {
+      const int32_t id = ids[static_cast<size_t>(row)];
+      KF_CHECK(id >= 0 && id < mapped.rows());
+      mapped.ReadRow(id, out + row * mapped.width());
+    });
+    return absl::OkStatus();
+  }
+  absl::Status RmsNorm(const float* x,
+                       const float* weight,
+                       float eps,
+                       int64_t rows,
+                       int64_t width,
+                       float* out) override {
+    ForRows(rows, width, [&](int64_t row) {
+      kernels_.rms_norm(x + row * width, weight, eps, width, out + row * width);
+    });
+    return absl::OkStatus();
+  }
+  absl::Status Linear(const LinearWeights& w,
+                      const float* x,
+                      int64_t rows,
+                      float* out) override {
+    return Product(w, x, rows, out, /*add=*/false);
+  }
+  absl::Status LinearAdd(const LinearWeights& w,
+                         const float* x,
+                         int64_t rows,
+                         float* inout) override {
+    return Product(w, x, rows, inout, /*add=*/true);
+  }
+  absl::Status SwiGlu(const float* x,
+                      int64_t rows,
+                      int64_t width,
+                      float* out) override {
+    ForRows(rows, width, [&](int64_t row) {
+      const float* gate = x + row * 2 * width;
+      kernels_.swiglu(gate, gate + width, width, out + row * width);
+    });
+    return absl::OkStatus();
+  }
+
+  size_t PageBytes(const AttentionShape& shape) const override {
+    return cpu::PageBytes(shape);
+  }
+  absl::Status PromptAttention(const PromptAttentionArgs& args) override {
+    return cpu::PromptAttention(attention_, args);
+  }
+  absl::Status Compact(const CompactArgs& args) override {
+    return cpu::Compact(attention_, args);
+  }
+  absl::Status DecodeAttention(const DecodeAttentionArgs& args) override {
+    return cpu::DecodeAttention(attention_, args);
+  }
+  absl::StatusOr<std::vector<HeldTokens>> ReadHeld(
+      const AttentionShape& shape,
+      const PageSpan& cache,
+      int32_t held,
+      const int32_t* free_slot) override {
+    return cpu::ReadHeld(shape, cache, held, free_slot);
+  }
+
+ private:
+  absl::Status Product(const LinearWeights& w,
+                       const float* x,
+                       int64_t rows,
+                       float* out,
+                       bool add) {
+    return cpu::RunLinear(kernels_, pool_, scratch_,
+                          {.weights = static_cast<const cpu::PackedLinear&>(w),
+                           .x = x,
+                           .rows = rows,
+                           .out = out,
+                           .add = add});
+  }
+
+  // fn(row) for each row of `width` values.
+  template <typename Fn>
+  void ForRows(int64_t rows, int64_t width, const Fn& fn) {
+    const int64_t piece = std::max<int64_t>(1, kRowPiece / width);
+    pool_.ParallelFor((rows + piece - 1) / piece, [&](int64_t index, int) {
+      const int64_t end = std::min(rows, (index + 1) * piece);
+      for (int64_t row = index * piece; row < end; ++row) fn(row);
+    });
+  }
+
+  cpu::SimdLevel level_;
+  const cpu::DenseKernels& kernels_;
+  ThreadPool pool_;
+  cpu::ScratchArena scratch_;
+  cpu::RopeTable rope_;
+  cpu::AttentionContext attention_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(
+    const BackendOptions& options) {
+  if (options.threads < 0 || options.threads > kMaxThreads) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "threads: ", options.threads, ", want 0 (all cores) to ", kMaxThreads));
+  }
+  KF_ASSIGN_OR_RETURN(const cpu::SimdLevel level,
+                      cpu::ParseSimdLevel(options.simd));
+  const int cores = static_cast<int>(
+      std::clamp(std::thread::hardware_concurrency(), 1U, 1024U));
+  return std::make_unique<CpuBackend>(
+      level, options.threads == 0 ? cores : options.threads);
+}
+
+}  // namespace kf
