@@ -18,16 +18,18 @@
 
 namespace kf::engine {
 
+inline constexpr int32_t kMaxBatch = 4096;
+
 struct EngineOptions {
   std::string model_path;
   WeightFormat weight_format = WeightFormat::kBF16;
   DType cache_dtype = DType::kBF16;  // kF32 or kBF16
   BackendOptions backend;
   uint64_t kv_pool_bytes = 0;            // 0: a quarter of available memory
-  int32_t max_batch = 64;                // sequences decoding at once, >= 1
+  int32_t max_batch = 64;                // requests running at once, [1, 4096]
   int32_t max_queue_requests = 1024;     // waiting, >= 1
   int64_t max_queue_tokens = 1 << 20;    // prompt tokens waiting, >= 1
-  int32_t prefill_workspace_tokens = 0;  // 0: the model's context
+  int32_t prefill_workspace_tokens = 0;  // prompts in flight; 0: the context
   int32_t prefill_slice_tokens = 256;    // token-layers / L per step, >= 32
   uint32_t default_max_new_tokens = 256;
   uint32_t max_top_logprobs = 64;

@@ -32,8 +32,8 @@ inline constexpr int32_t kLogitRows = 64;
 struct DecoderOptions {
   WeightFormat weight_format = WeightFormat::kBF16;
   DType cache_dtype = DType::kBF16;
-  int32_t max_batch = 1;             // rows of a decode step
-  int32_t workspace_tokens = 0;      // prompt tokens in flight, in all
+  int32_t max_batch = 1;              // rows of a decode step
+  int32_t workspace_tokens = 0;       // prompt tokens in flight, in all
   int32_t max_workspace_prompts = 0;  // prompts in flight
 };
 

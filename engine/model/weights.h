@@ -12,19 +12,19 @@
 namespace kf::engine {
 
 struct LayerWeights {
-  std::unique_ptr<Buffer> attention_norm;     // [hidden]
-  std::unique_ptr<LinearWeights> qkv;         // [(H + 2 G) d, hidden]
-  std::unique_ptr<LinearWeights> output;      // [hidden, H d]
-  std::unique_ptr<Buffer> ffn_norm;           // [hidden]
-  std::unique_ptr<LinearWeights> gate_up;     // [2 ffn, hidden]
-  std::unique_ptr<LinearWeights> down;        // [hidden, ffn]
+  std::unique_ptr<Buffer> attention_norm;  // [hidden]
+  std::unique_ptr<LinearWeights> qkv;      // [(H + 2 G) d, hidden]
+  std::unique_ptr<LinearWeights> output;   // [hidden, H d]
+  std::unique_ptr<Buffer> ffn_norm;        // [hidden]
+  std::unique_ptr<LinearWeights> gate_up;  // [2 ffn, hidden]
+  std::unique_ptr<LinearWeights> down;     // [hidden, ffn]
 };
 
 struct ModelWeights {
   std::unique_ptr<EmbeddingTable> embedding;  // [vocabulary, hidden]
   std::vector<LayerWeights> layers;
-  std::unique_ptr<Buffer> final_norm;         // [hidden]
-  std::unique_ptr<LinearWeights> head;        // [vocabulary, hidden]
+  std::unique_ptr<Buffer> final_norm;   // [hidden]
+  std::unique_ptr<LinearWeights> head;  // [vocabulary, hidden]
 };
 
 // The file outlives the weights (the embedding is read from its mapping). The

@@ -1,0 +1,105 @@
+#include "engine/cache/cache_plan.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/core/status.h"
+
+namespace kf::engine {
+namespace {
+
+// A file that holds one number; "max" and anything else are no limit.
+std::optional<uint64_t> ReadNumber(const char* path) {
+  std::ifstream file(path);
+  uint64_t value = 0;
+  if (file >> value) return value;
+  return std::nullopt;
+}
+
+std::optional<uint64_t> MemAvailable() {
+  std::ifstream file("/proc/meminfo");
+  std::string key;
+  uint64_t kib = 0;
+  std::string unit;
+  while (file >> key >> kib) {
+    if (key == "MemAvailable:") return kib * 1024;
+    std::getline(file, unit);
+  }
+  return std::nullopt;
+}
+
+std::optional<uint64_t> GroupAvailable(const char* limit_path,
+                                       const char* used_path) {
+  const auto limit = ReadNumber(limit_path);
+  const auto used = ReadNumber(used_path);
+  if (!limit || !used) return std::nullopt;
+  return *limit > *used ? *limit - *used : 0;
+}
+
+}  // namespace
+
+int32_t PagesPerLayer(const RequestSizes& sizes) {
+  const int32_t total = sizes.prompt_tokens + sizes.max_new_tokens;
+  return CeilDiv(std::min(sizes.budget, total) + 1, kPageTokens);
+}
+
+absl::Status CheckFitsPool(const RequestSizes& sizes,
+                           int32_t layers,
+                           int64_t pool_pages) {
+  const int64_t needed = int64_t{PagesPerLayer(sizes)} * layers;
+  if (needed <= pool_pages) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the request can never fit: its cache needs ", needed, " pages (",
+      PagesPerLayer(sizes) * kPageTokens, " tokens in each of ", layers,
+      " layers), the pool has ", pool_pages, " (",
+      pool_pages / layers * kPageTokens, " tokens)"));
+}
+
+absl::Status CheckFitsWorkspace(const RequestSizes& sizes,
+                                int64_t workspace_tokens) {
+  if (sizes.prompt_tokens <= workspace_tokens) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the request can never fit: its prompt has ",
+                   sizes.prompt_tokens, " tokens, the prefill workspace holds ",
+                   workspace_tokens, " (--prefill_workspace_tokens)"));
+}
+
+absl::StatusOr<int32_t> PoolPages(const PoolSizeInput& input) {
+  const int64_t context_pages =
+      (int64_t{input.context_tokens} + kPageTokens) / kPageTokens;
+  const uint64_t useful = static_cast<uint64_t>(context_pages) *
+                          static_cast<uint64_t>(input.layers) *
+                          static_cast<uint64_t>(input.max_batch);
+  const bool chosen = input.requested_bytes == 0;
+  const uint64_t bytes =
+      chosen ? input.available_bytes / 4 : input.requested_bytes;
+  uint64_t pages = bytes / input.page_bytes;
+  if (chosen) pages = std::min(pages, useful);
+  pages = std::min<uint64_t>(pages, std::numeric_limits<int32_t>::max());
+  if (pages < static_cast<uint64_t>(input.layers)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "kv_pool_bytes: ", bytes, chosen ? " (a quarter of free memory)" : "",
+        ", want at least ",
+        input.page_bytes * static_cast<size_t>(input.layers), " (one page of ",
+        kPageTokens, " tokens in each of ", input.layers, " layers)"));
+  }
+  return static_cast<int32_t>(pages);
+}
+
+uint64_t AvailableMemoryBytes() {
+  std::optional<uint64_t> best = MemAvailable();
+  for (const auto& group :
+       {GroupAvailable("/sys/fs/cgroup/memory.max",
+                       "/sys/fs/cgroup/memory.current"),
+        GroupAvailable("/sys/fs/cgroup/memory/memory.limit_in_bytes",
+                       "/sys/fs/cgroup/memory/memory.usage_in_bytes")}) {
+    if (group && (!best || *group < *best)) best = group;
+  }
+  return best.value_or(0);
+}
+
+}  // namespace kf::engine

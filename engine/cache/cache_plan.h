@@ -1,0 +1,46 @@
+// How many pages a request owns, and how large the pool is.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/request_validation.h"
+#include "kernels/backend.h"
+
+namespace kf::engine {
+
+constexpr int32_t CeilDiv(int32_t a, int32_t b) { return (a + b - 1) / b; }
+
+// Pages of one layer, fixed from admission to the end: k slots and the free one
+// that the next token takes, ceil((min(k, n + T) + 1) / 16).
+int32_t PagesPerLayer(const RequestSizes& sizes);
+
+// kFailedPrecondition, with both numbers in pages and in tokens, if the request
+// needs more pages than there are.
+absl::Status CheckFitsPool(const RequestSizes& sizes,
+                           int32_t layers,
+                           int64_t pool_pages);
+// The same for a prompt longer than the prompt workspace.
+absl::Status CheckFitsWorkspace(const RequestSizes& sizes,
+                                int64_t workspace_tokens);
+
+struct PoolSizeInput {
+  uint64_t requested_bytes = 0;  // --kv_pool_bytes; 0: choose
+  uint64_t available_bytes = 0;  // of memory, read where requested is 0
+  size_t page_bytes = 0;
+  int32_t layers = 0;
+  int32_t context_tokens = 0;
+  int32_t max_batch = 0;
+};
+
+// Pages of the pool. Chosen: a quarter of the available memory, and no more
+// than max_batch whole contexts can fill. kInvalidArgument names kv_pool_bytes
+// if not even one page a layer comes out of it.
+absl::StatusOr<int32_t> PoolPages(const PoolSizeInput& input);
+
+// Bytes that this process may still take: MemAvailable, and what the control
+// group (v2 or v1) leaves; 0 if the system does not say.
+uint64_t AvailableMemoryBytes();
+
+}  // namespace kf::engine

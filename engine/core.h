@@ -1,0 +1,105 @@
+// The engine without its thread: one Step at a time, drop -> admit -> decode ->
+// prefill, each followed by telling clients and gauges what changed.
+//
+// Thread-compatible: Engine drives it from the engine thread; tests may drive
+// it directly.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/cache/page_pool.h"
+#include "engine/clock.h"
+#include "engine/model/decoder.h"
+#include "engine/observer.h"
+#include "engine/runner.h"
+#include "engine/scheduler.h"
+#include "engine/sequence.h"
+#include "engine/token_emitter.h"
+
+namespace kf::engine {
+
+// What the core owns and what has happened since the last report.
+struct CoreReport {
+  int32_t running = 0;
+  int64_t pages_free = 0;
+  int64_t physical_cache_tokens = 0;
+  int64_t logical_cache_tokens = 0;
+  int32_t left_queue = 0;         // requests admitted or dropped since
+  int64_t left_queue_tokens = 0;  // their prompts
+  int32_t generated = 0;          // tokens since
+};
+
+class EngineCore {
+ public:
+  struct Parts {
+    const ModelConfig& config;
+    const Tokenizer& tokenizer;
+    const Clock& clock;
+    Backend& backend;
+    Decoder& decoder;
+    PagePool& pool;
+    SchedulerLimits limits;
+    // Told before any client hears of what is reported.
+    std::function<void(const CoreReport&)> report;
+  };
+
+  // All parts outlive the core.
+  static absl::StatusOr<std::unique_ptr<EngineCore>> Create(Parts parts);
+
+  // May be null; set while idle.
+  void SetObserver(EngineObserver* observer);
+
+  void Add(std::unique_ptr<Sequence> sequence);
+  void Cancel(RequestId id) { scheduler_.Cancel(id); }
+  void Step();
+  // Ends whatever there is, without a last update.
+  void EndAll(const absl::Status& status);
+  bool idle() const { return sequences_.empty(); }
+
+ private:
+  struct Ending {
+    std::unique_ptr<Sequence> sequence;
+    std::optional<Update> update;  // the last one
+    absl::Status status;
+  };
+
+  EngineCore(Parts parts, std::unique_ptr<Buffer> free_slots);
+  void Drop(const StepPlan& plan, TimePoint now);
+  void Admit(const StepPlan& plan, TimePoint now);
+  int32_t RunDecode(const StepPlan& plan);
+  void RunPrefill(const StepPlan& plan);
+  void RunPrefillCall(const PrefillCall& call);
+  void TakePromptRow(Sequence& s, int32_t row, std::span<const float> logits);
+  void TakeToken(Sequence& s, std::span<const float> logits);
+  void Emit(Sequence& s, Update update);
+  void Fail(RequestId id, const absl::Status& status);
+  void End(RequestId id, std::optional<Update> update, absl::Status status);
+  void AttachReport(const Sequence& s, Update& update) const;
+  void ReleaseWorkspace(Sequence& s);
+  void Release(Sequence& s);
+  void Report();
+  void Deliver();
+  void Observe(const Ending& ending, TimePoint now);
+
+  const Parts parts_;
+  EngineObserver null_observer_;
+  EngineObserver* observer_ = &null_observer_;
+  Scheduler scheduler_;
+  Runner runner_;
+  TokenEmitter emitter_;
+  std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
+  std::unique_ptr<Buffer> free_slots_;  // int32 [max_batch, layers, G]
+  std::vector<int32_t> unused_slots_;   // rows of free_slots_
+  std::vector<Ending> endings_;         // not told yet
+  CoreReport report_;
+};
+
+}  // namespace kf::engine

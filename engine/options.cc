@@ -1,0 +1,39 @@
+#include <string_view>
+
+#include "engine/engine.h"
+#include "kernels/core/status.h"
+
+namespace kf::engine {
+namespace {
+
+absl::Status AtLeast(std::string_view field, int64_t value, int64_t limit) {
+  if (value >= limit) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(ToAbsl(field), ": ", value, ", want at least ", limit));
+}
+
+}  // namespace
+
+absl::Status ValidateOptions(const EngineOptions& o) {
+  if (o.model_path.empty()) {
+    return absl::InvalidArgumentError("model: empty, want a GGUF file");
+  }
+  if (o.cache_dtype != DType::kF32 && o.cache_dtype != DType::kBF16) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cache_dtype: ", ToAbsl(NameOf(o.cache_dtype)), ", want f32 or bf16"));
+  }
+  KF_RETURN_IF_ERROR(AtLeast("max_batch", o.max_batch, 1));
+  // Rows of a decode step, and of the tables that grow with it.
+  if (o.max_batch > kMaxBatch) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_batch: ", o.max_batch, ", want at most ", kMaxBatch));
+  }
+  KF_RETURN_IF_ERROR(AtLeast("max_queue_requests", o.max_queue_requests, 1));
+  KF_RETURN_IF_ERROR(AtLeast("max_queue_tokens", o.max_queue_tokens, 1));
+  KF_RETURN_IF_ERROR(
+      AtLeast("prefill_workspace_tokens", o.prefill_workspace_tokens, 0));
+  return AtLeast("prefill_slice_tokens", o.prefill_slice_tokens,
+                 kPromptRowTile);
+}
+
+}  // namespace kf::engine

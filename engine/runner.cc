@@ -1,0 +1,106 @@
+#include "engine/runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/core/status.h"
+
+namespace kf::engine {
+namespace {
+
+bool EndsPrompt(const Runner::PromptRun& run) {
+  return run.first_row + run.rows == run.sequence->sizes.prompt_tokens;
+}
+
+}  // namespace
+
+Runner::Runner(const ModelConfig& config, Decoder& decoder, Backend& backend)
+    : layers_(config.layers),
+      decoder_(decoder),
+      backend_(backend),
+      logits_(static_cast<size_t>(config.vocabulary)) {}
+
+absl::Status Runner::Decode(std::span<Sequence* const> sequences,
+                            const LogitsHandler& on_logits) {
+  rows_.clear();
+  wanted_.clear();
+  for (Sequence* s : sequences) {
+    // Decode step t = 1 feeds the first generated token.
+    rows_.push_back({.token = s->next_input,
+                     .cache = &s->cache,
+                     .score = s->score(s->generated),
+                     .add_scores = s->request.cache.decode_scores});
+    wanted_.push_back({s, kDecodeRow});
+  }
+  KF_RETURN_IF_ERROR(decoder_.DecodeStep(rows_));
+  for (Sequence* s : sequences) ++s->cache.fed;
+  return HandleLogits(on_logits);
+}
+
+absl::Status Runner::Prefill(int32_t layer,
+                             std::span<const PromptRun> runs,
+                             const LogitsHandler& on_logits) {
+  pieces_.clear();
+  wanted_.clear();
+  for (const PromptRun& run : runs) {
+    Sequence& s = *run.sequence;
+    const bool all = s.request.output.prompt_logprobs;
+    pieces_.push_back({.prompt = s.request.prompt,
+                       .first_row = run.first_row,
+                       .rows = run.rows,
+                       .workspace = s.workspace,
+                       .cache = &s.cache,
+                       .score = s.score(0),
+                       .score_first_row = s.score_first_row(),
+                       .want_all_rows = all});
+    if (layer + 1 < layers_) continue;
+    const int32_t end = run.first_row + run.rows;
+    const int32_t first = all ? run.first_row : EndsPrompt(run) ? end - 1 : end;
+    for (int32_t row = first; row < end; ++row) wanted_.push_back({&s, row});
+  }
+  KF_RETURN_IF_ERROR(decoder_.PromptSlice(layer, pieces_));
+  KF_RETURN_IF_ERROR(ReadCutLayer(layer, runs));
+  return HandleLogits(on_logits);
+}
+
+absl::Status Runner::HandleLogits(const LogitsHandler& on_logits) {
+  const auto count = static_cast<int64_t>(wanted_.size());
+  for (int64_t first = 0; first < count; first += kLogitRows) {
+    const int64_t rows = std::min<int64_t>(kLogitRows, count - first);
+    KF_RETURN_IF_ERROR(decoder_.ComputeLogits(first, rows));
+    for (int64_t i = 0; i < rows; ++i) {
+      KF_RETURN_IF_ERROR(decoder_.ReadLogits(i, logits_));
+      const WantedRow& wanted = wanted_[static_cast<size_t>(first + i)];
+      on_logits(*wanted.sequence, wanted.row, logits_);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Runner::ReadCutLayer(int32_t layer,
+                                  std::span<const PromptRun> runs) {
+  for (const PromptRun& run : runs) {
+    if (!run.sequence->request.keep_cache_report || !EndsPrompt(run)) continue;
+    KF_ASSIGN_OR_RETURN(auto held, ReadLayer(*run.sequence, layer));
+    run.sequence->cache_report.after_prompt.push_back(std::move(held));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CacheState> Runner::ReadCache(const Sequence& sequence) const {
+  CacheState state;
+  for (int32_t layer = 0; layer < layers_; ++layer) {
+    KF_ASSIGN_OR_RETURN(auto held, ReadLayer(sequence, layer));
+    state.push_back(std::move(held));
+  }
+  return state;
+}
+
+absl::StatusOr<std::vector<HeldTokens>> Runner::ReadLayer(
+    const Sequence& sequence, int32_t layer) const {
+  const SequenceCache& cache = sequence.cache;
+  return backend_.ReadHeld(decoder_.shape(), cache.span(layer), cache.held(),
+                           cache.free_slot(layer));
+}
+
+}  // namespace kf::engine

@@ -1,0 +1,65 @@
+// Carries out the tensor work of a step plan: packs sequences into rows, calls
+// the decoder, and hands each row of logits back. Knows no queue and no client.
+//
+// Thread-compatible: the engine thread's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/model/decoder.h"
+#include "engine/sequence.h"
+#include "kernels/backend.h"
+
+namespace kf::engine {
+
+class Runner {
+ public:
+  // Takes the logits, [vocabulary], that follow prompt row `row`, or a
+  // generated token (kDecodeRow). They are valid during the call only.
+  using LogitsHandler =
+      std::function<void(Sequence&, int32_t row, std::span<const float>)>;
+  static constexpr int32_t kDecodeRow = -1;
+
+  struct PromptRun {
+    Sequence* sequence = nullptr;
+    int32_t first_row = 0;
+    int32_t rows = 0;
+  };
+
+  Runner(const ModelConfig& config, Decoder& decoder, Backend& backend);
+
+  // Feeds each sequence its last token. On an error the caches of all of them
+  // are in an undefined state.
+  absl::Status Decode(std::span<Sequence* const> sequences,
+                      const LogitsHandler& on_logits);
+  // Rows of prompts through one layer; logits come out of the last one.
+  absl::Status Prefill(int32_t layer,
+                       std::span<const PromptRun> runs,
+                       const LogitsHandler& on_logits);
+  // What all layers of a sequence hold now.
+  absl::StatusOr<CacheState> ReadCache(const Sequence& sequence) const;
+
+ private:
+  struct WantedRow {
+    Sequence* sequence = nullptr;
+    int32_t row = 0;
+  };
+  absl::Status HandleLogits(const LogitsHandler& on_logits);
+  absl::Status ReadCutLayer(int32_t layer, std::span<const PromptRun> runs);
+  absl::StatusOr<std::vector<HeldTokens>> ReadLayer(const Sequence& sequence,
+                                                    int32_t layer) const;
+
+  const int32_t layers_;
+  Decoder& decoder_;
+  Backend& backend_;
+  std::vector<float> logits_;  // [vocabulary], one row on the host
+  std::vector<DecodeRow> rows_;
+  std::vector<PromptPiece> pieces_;
+  std::vector<WantedRow> wanted_;
+};
+
+}  // namespace kf::engine

@@ -1,0 +1,165 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/backend.h"
+#include "kernels/core/status.h"
+
+namespace kf::engine {
+
+void Scheduler::Add(const SchedulerEntry& entry) {
+  KF_CHECK(entry.cache_pages <= limits_.pool_pages);
+  KF_CHECK(entry.prompt_tokens <= limits_.workspace_tokens);
+  queue_.emplace(QueueKey{-int64_t{entry.priority}, arrivals_++}, entry);
+}
+
+StepPlan Scheduler::Plan(TimePoint now) {
+  StepPlan plan;
+  DropEnded(now, plan);
+  for (const Running& r : running_) {
+    if (r.layer == limits_.layers) plan.decode.push_back(r.entry.id);
+  }
+  Admit(plan);
+  PlanPrefill(plan);
+  return plan;
+}
+
+void Scheduler::Finish(RequestId id) {
+  const auto found =
+      std::find_if(running_.begin(), running_.end(),
+                   [&](const Running& r) { return r.entry.id == id; });
+  KF_CHECK(found != running_.end());
+  Release(*found);
+  running_.erase(found);
+}
+
+void Scheduler::Release(const Running& running) {
+  pages_used_ -= running.entry.cache_pages;
+  if (running.layer < limits_.layers) {
+    workspace_used_ -= running.entry.prompt_tokens;
+  }
+}
+
+std::optional<DropReason> Scheduler::WhyDrop(const SchedulerEntry& entry,
+                                             TimePoint now) const {
+  if (cancelled_.contains(entry.id)) return DropReason::kCancelled;
+  if (entry.deadline && now >= *entry.deadline) return DropReason::kDeadline;
+  if (entry.time_limit && now >= *entry.time_limit) {
+    return DropReason::kTimeLimit;
+  }
+  return std::nullopt;
+}
+
+void Scheduler::DropEnded(TimePoint now, StepPlan& plan) {
+  std::erase_if(queue_, [&](const auto& item) {
+    const auto reason = WhyDrop(item.second, now);
+    if (reason) plan.drops.push_back({item.second.id, *reason});
+    return reason.has_value();
+  });
+  std::erase_if(running_, [&](const Running& r) {
+    const auto reason = WhyDrop(r.entry, now);
+    if (reason) {
+      plan.drops.push_back({r.entry.id, *reason});
+      Release(r);
+    }
+    return reason.has_value();
+  });
+  cancelled_.clear();
+}
+
+// First come, first served within a priority: the head waits for its room and
+// nobody passes it.
+void Scheduler::Admit(StepPlan& plan) {
+  while (!queue_.empty() && running() < limits_.max_batch) {
+    const SchedulerEntry& head = queue_.begin()->second;
+    if (pages_used_ + head.cache_pages > limits_.pool_pages) return;
+    if (workspace_used_ + head.prompt_tokens > limits_.workspace_tokens) return;
+    pages_used_ += head.cache_pages;
+    workspace_used_ += head.prompt_tokens;
+    plan.admit.push_back(head.id);
+    running_.push_back({.entry = head});
+    queue_.erase(queue_.begin());
+  }
+}
+
+// The prompt that is served first: the highest priority, then the earliest.
+Scheduler::Running* Scheduler::NextPrompt() {
+  Running* next = nullptr;
+  for (Running& r : running_) {
+    if (r.layer == limits_.layers) continue;
+    if (next == nullptr || r.entry.priority > next->entry.priority) next = &r;
+  }
+  return next;
+}
+
+// All the rows left in the layer, or as many whole row tiles as there is work
+// left for; 0: none.
+int32_t Scheduler::LeadRows(const Running& lead,
+                            int64_t token_layers_left) const {
+  const int64_t most = std::min<int64_t>(token_layers_left, limits_.call_rows);
+  const int32_t left = lead.entry.prompt_tokens - lead.row;
+  if (left <= most) return left;
+  return static_cast<int32_t>(most / kPromptRowTile) * kPromptRowTile;
+}
+
+void Scheduler::TakeRows(Running& prompt, int32_t rows, PrefillCall& call) {
+  call.pieces.push_back({prompt.entry.id, prompt.row, rows});
+  prompt.row += rows;
+  if (prompt.row < prompt.entry.prompt_tokens) return;
+  prompt.row = 0;
+  if (++prompt.layer == limits_.layers) {
+    workspace_used_ -= prompt.entry.prompt_tokens;
+  }
+}
+
+// The first prompt takes what it can; others at the same layer share the call
+// if all that they have left in the layer fits, so that prompts which started
+// together stay together.
+void Scheduler::PlanPrefill(StepPlan& plan) {
+  int64_t left = int64_t{limits_.slice_tokens} * limits_.layers;
+  while (Running* lead = NextPrompt()) {
+    const int32_t lead_rows = LeadRows(*lead, left);
+    if (lead_rows == 0) return;
+    PrefillCall call{.layer = lead->layer, .pieces = {}};
+    const int32_t layer = lead->layer;
+    int64_t room = std::min<int64_t>(left, limits_.call_rows) - lead_rows;
+    int64_t rows = lead_rows;
+    TakeRows(*lead, lead_rows, call);
+    for (Running& other : running_) {
+      if (&other == lead || other.layer != layer) continue;
+      const int32_t all = other.entry.prompt_tokens - other.row;
+      if (all > room) continue;
+      TakeRows(other, all, call);
+      room -= all;
+      rows += all;
+    }
+    left -= rows;
+    plan.prefill_token_layers += rows;
+    plan.prefill.push_back(std::move(call));
+  }
+}
+
+absl::Status QueueBound::Add(int32_t prompt_tokens) {
+  if (requests_ >= max_requests_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the queue is full: ", requests_,
+                     " requests wait, max_queue_requests is ", max_requests_));
+  }
+  if (requests_ > 0 && tokens_ + prompt_tokens > max_tokens_) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the queue is full: ", tokens_, " prompt tokens wait, ", prompt_tokens,
+        " more would pass max_queue_tokens, ", max_tokens_));
+  }
+  ++requests_;
+  tokens_ += prompt_tokens;
+  return absl::OkStatus();
+}
+
+void QueueBound::Remove(int32_t requests, int64_t tokens) {
+  requests_ -= requests;
+  tokens_ -= tokens;
+  KF_CHECK(requests_ >= 0 && tokens_ >= 0);
+}
+
+}  // namespace kf::engine

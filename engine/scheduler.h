@@ -1,0 +1,131 @@
+// Decides what one step does: who is dropped, who is admitted, which rows of
+// which prompts run, who decodes. Plain code over counts and a time passed in:
+// no threads, tensors or sleeping.
+//
+// A request is queued, then in prefill, then decoding; Plan moves it on,
+// assuming that the step succeeds, and Finish takes it out. Thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/clock.h"
+#include "engine/request.h"
+
+namespace kf::engine {
+
+// All >= 1.
+struct SchedulerLimits {
+  int64_t pool_pages = 0;
+  int64_t workspace_tokens = 0;  // sum of prompt tokens in prefill
+  int32_t max_batch = 0;         // running: in prefill or decoding
+  int32_t layers = 0;
+  int32_t slice_tokens = 0;  // prefill of a step: this many times `layers`
+                             // token-layers; >= kPromptRowTile
+  int32_t call_rows = 0;     // rows of one prefill call; >= kPromptRowTile
+};
+
+struct SchedulerEntry {
+  RequestId id = 0;
+  int32_t priority = 0;  // larger first
+  int32_t prompt_tokens = 0;
+  int64_t cache_pages = 0;              // all layers, from admission to the end
+  std::optional<TimePoint> deadline;    // the caller's: an error
+  std::optional<TimePoint> time_limit;  // the request's: an ordinary end
+};
+
+enum class DropReason : uint8_t { kCancelled, kDeadline, kTimeLimit };
+
+struct PrefillPiece {
+  RequestId id = 0;
+  int32_t first_row = 0;
+  int32_t rows = 0;
+};
+// Rows of several prompts through one layer, together.
+struct PrefillCall {
+  int32_t layer = 0;
+  std::vector<PrefillPiece> pieces;
+};
+
+struct StepPlan {
+  struct Drop {
+    RequestId id = 0;
+    DropReason reason = DropReason::kCancelled;
+  };
+  std::vector<Drop> drops;       // gone from the scheduler already
+  std::vector<RequestId> admit;  // after the drops' room has been given back
+  std::vector<RequestId> decode;
+  std::vector<PrefillCall> prefill;  // in order
+  int64_t prefill_token_layers = 0;
+};
+
+class Scheduler {
+ public:
+  explicit Scheduler(const SchedulerLimits& limits) : limits_(limits) {}
+
+  // Ids are new, and what never fits has been refused.
+  void Add(const SchedulerEntry& entry);
+  // The next Plan drops the request, in any state. Unknown ids are ignored.
+  void Cancel(RequestId id) { cancelled_.insert(id); }
+  StepPlan Plan(TimePoint now);
+  // A running request has ended; its room is free.
+  void Finish(RequestId id);
+
+  bool idle() const { return queue_.empty() && running_.empty(); }
+  int32_t running() const { return static_cast<int32_t>(running_.size()); }
+
+ private:
+  struct Running {
+    SchedulerEntry entry;
+    int32_t layer = 0;  // of the next prompt row; == layers: decoding
+    int32_t row = 0;
+  };
+  // Higher priority first, then order of arrival.
+  using QueueKey = std::pair<int64_t, uint64_t>;
+
+  void DropEnded(TimePoint now, StepPlan& plan);
+  void Admit(StepPlan& plan);
+  void PlanPrefill(StepPlan& plan);
+  Running* NextPrompt();
+  int32_t LeadRows(const Running& lead, int64_t token_layers_left) const;
+  void TakeRows(Running& prompt, int32_t rows, PrefillCall& call);
+  void Release(const Running& running);
+  std::optional<DropReason> WhyDrop(const SchedulerEntry& entry,
+                                    TimePoint now) const;
+
+  const SchedulerLimits limits_;
+  std::map<QueueKey, SchedulerEntry> queue_;
+  std::vector<Running> running_;  // in order of admission
+  std::unordered_set<RequestId> cancelled_;
+  uint64_t arrivals_ = 0;
+  int64_t pages_used_ = 0;
+  int64_t workspace_used_ = 0;
+};
+
+// What may wait: a bound on requests and one on prompt tokens. The engine keeps
+// it under its lock, since a full queue is told at once.
+class QueueBound {
+ public:
+  QueueBound(int32_t max_requests, int64_t max_tokens)
+      : max_requests_(max_requests), max_tokens_(max_tokens) {}
+
+  // kResourceExhausted, with both numbers; then nothing has been added. A
+  // prompt longer than max_tokens is taken when nothing waits.
+  absl::Status Add(int32_t prompt_tokens);
+  void Remove(int32_t requests, int64_t tokens);
+  int32_t requests() const { return requests_; }
+  int64_t tokens() const { return tokens_; }
+
+ private:
+  int32_t max_requests_;
+  int64_t max_tokens_;
+  int32_t requests_ = 0;
+  int64_t tokens_ = 0;
+};
+
+}  // namespace kf::engine

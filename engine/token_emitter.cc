@@ -1,0 +1,170 @@
+#include "engine/token_emitter.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace kf::engine {
+namespace {
+
+bool IsForced(const Sequence& s) { return !s.request.forced_tokens.empty(); }
+
+bool Contains(const std::vector<TokenId>& ids, TokenId id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+}  // namespace
+
+TokenEmitter::TokenEmitter(const Tokenizer& tokenizer, int32_t vocabulary)
+    : tokenizer_(tokenizer), sampler_(vocabulary) {
+  for (TokenId id = 0; id < vocabulary; ++id) {
+    if (tokenizer.IsEndOfGeneration(id)) end_ids_.push_back(id);
+  }
+}
+
+void TokenEmitter::Begin(Sequence& s) const {
+  if (s.request.stopping.min_new_tokens == 0) return;
+  // With ignore_eos the end-of-generation ids are tokens like any other.
+  if (!s.request.stopping.ignore_eos) s.forbidden = end_ids_;
+  const auto& stops = s.request.stopping.stop_token_ids;
+  s.forbidden.insert(s.forbidden.end(), stops.begin(), stops.end());
+}
+
+bool TokenEmitter::AddPromptLogprob(Sequence& s,
+                                    int32_t row,
+                                    std::span<const float> logits) const {
+  if (HasBadLogits(logits)) return false;
+  s.prompt_logprobs.push_back(
+      LogprobOf(logits, s.request.prompt[static_cast<size_t>(row) + 1],
+                s.request.output.top_logprobs));
+  return true;
+}
+
+TokenId TokenEmitter::Choose(const Sequence& s, std::span<const float> logits) {
+  if (IsForced(s)) return s.request.forced_tokens[s.generated];
+  Sampler::Input input{.logits = logits,
+                       .params = &s.request.sampling,
+                       .history = &s.history,
+                       .seed = s.seed,
+                       .step = s.generated,
+                       .stream = 0,
+                       .forbidden = {}};
+  if (s.generated < s.request.stopping.min_new_tokens) {
+    input.forbidden = s.forbidden;
+  }
+  return sampler_.Sample(input);
+}
+
+Update TokenEmitter::Next(Sequence& s,
+                          std::span<const float> logits,
+                          TimePoint now) {
+  if (HasBadLogits(logits)) return Finish(s, FinishReason::kError, now);
+  Update update;
+  const TokenId id = Choose(s, logits);
+  if (s.request.output.logprobs || IsForced(s)) {
+    update.logprobs.push_back(
+        LogprobOf(logits, id, s.request.output.top_logprobs));
+  }
+  update.token_ids.push_back(id);
+  s.history.AddGenerated(id);
+  s.next_input = id;
+  s.last_token = now;
+  const bool ended = EndsHere(s, id, update);
+  ++s.generated;
+  AddFirst(s, now, update);
+  if (ended) {
+    Complete(s, update.finish_reason, now, update);
+  } else if (s.generated >= static_cast<uint32_t>(s.sizes.max_new_tokens)) {
+    Complete(
+        s,
+        s.sizes.cut_by_context ? FinishReason::kContext : FinishReason::kLength,
+        now, update);
+  }
+  return update;
+}
+
+// Adds the token's text, and sets the finish reason if the token, or a stop
+// string that its text completes, ends the sequence.
+bool TokenEmitter::EndsHere(Sequence& s, TokenId id, Update& update) const {
+  const StoppingParams& stopping = s.request.stopping;
+  if (!IsForced(s)) {
+    if (!stopping.ignore_eos && tokenizer_.IsEndOfGeneration(id)) {
+      update.finish_reason = FinishReason::kEos;
+      if (s.request.output.keep_special_tokens &&
+          tokenizer_.type(id) == TokenType::kControl) {
+        AddText(s, id, update);
+      }
+      return true;
+    }
+    if (Contains(stopping.stop_token_ids, id)) {
+      update.finish_reason = FinishReason::kStop;
+      if (stopping.include_stop) AddText(s, id, update);
+      return true;
+    }
+  }
+  AddText(s, id, update);
+  return update.finish_reason != FinishReason::kNotFinished;
+}
+
+void TokenEmitter::AddText(Sequence& s, TokenId id, Update& update) const {
+  std::string text = s.decoder.Push(id);
+  if (IsForced(s) || s.generated < s.request.stopping.min_new_tokens) {
+    update.text += text;
+    return;
+  }
+  StopMatcher::Result result = s.matcher.Push(text);
+  update.text += result.text;
+  if (!result.stopped) return;
+  s.text_ended = true;
+  // A stop id that ends the sequence keeps its own reason.
+  if (update.finish_reason != FinishReason::kNotFinished) return;
+  update.finish_reason = FinishReason::kStop;
+  update.stop_string = std::move(result.matched);
+}
+
+Update TokenEmitter::Finish(Sequence& s,
+                            FinishReason reason,
+                            TimePoint now) const {
+  Update update;
+  AddFirst(s, now, update);
+  Complete(s, reason, now, update);
+  return update;
+}
+
+// The first update carries the prompt's part.
+void TokenEmitter::AddFirst(Sequence& s, TimePoint now, Update& update) const {
+  if (s.first_sent) return;
+  s.first_sent = true;
+  update.first = true;
+  update.usage = s.usage(now);
+  update.seed = s.seed;
+  update.noise_seed = s.noise_seed;
+  update.prompt_logprobs = std::move(s.prompt_logprobs);
+  if (!s.request.output.echo_prompt) return;
+  const std::string prompt =
+      s.request.prompt_text.empty()
+          ? tokenizer_.Decode(s.request.prompt,
+                              s.request.output.keep_special_tokens)
+          : s.request.prompt_text;
+  update.text.insert(0, prompt);
+}
+
+void TokenEmitter::Complete(Sequence& s,
+                            FinishReason reason,
+                            TimePoint now,
+                            Update& update) const {
+  update.finish_reason = reason;
+  update.usage = s.usage(now);
+  // After a stop string the rest of the text is cut away.
+  if (s.text_ended) return;
+  const std::string tail = s.decoder.Finish();
+  if (IsForced(s)) {
+    update.text += tail;
+    return;
+  }
+  const StopMatcher::Result rest = s.matcher.Push(tail);
+  update.text += rest.text;
+  if (!rest.stopped) update.text += s.matcher.Finish();
+}
+
+}  // namespace kf::engine
