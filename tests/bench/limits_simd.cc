@@ -1,0 +1,59 @@
+#include "kernels/cpu/vec.h"
+#include "tests/bench/limits_kernels.h"
+
+namespace kf::cpu::KF_SIMD_NS {
+namespace {
+
+// Enough accumulators to hide the latency, few enough for the registers.
+constexpr int kAccumulators = KF_SIMD_LEVEL >= 2 ? 24 : 12;
+constexpr int kStreams = 8;
+
+// Makes the compiler believe that the value is used.
+template <typename T>
+inline void Keep(T& value) {
+#if defined(__x86_64__)
+  asm volatile("" : "+v"(value));
+#else
+  asm volatile("" : "+m"(value));
+#endif
+}
+
+int64_t FmaF32(int64_t rounds) {
+  VF acc[kAccumulators] = {};
+  VF a = Set(0.5F);
+  Keep(a);
+  for (int64_t i = 0; i < rounds; ++i) {
+    for (VF& v : acc) v = Fma(a, a, v);
+  }
+  for (VF& v : acc) Keep(v);
+  return rounds * kAccumulators * kLanes * 2;
+}
+
+int64_t DotPairs(int64_t rounds) {
+  VF acc[kAccumulators] = {};
+  VU a = SetBits(0x3F003F00U);
+  Keep(a);
+  for (int64_t i = 0; i < rounds; ++i) {
+    for (VF& v : acc) v = DotBf16(v, a, a);
+  }
+  for (VF& v : acc) Keep(v);
+  return rounds * kAccumulators * kLanes * 4;
+}
+
+void Read(const void* from, int64_t bytes) {
+  const int64_t stream = bytes / kStreams / 64 * 64;
+  const char* p = static_cast<const char*>(from);
+  VU sum[kStreams] = {};
+  for (int64_t i = 0; i < stream; i += kVecBytes) {
+    for (int s = 0; s < kStreams; ++s) sum[s] ^= LoadBits(p + s * stream + i);
+  }
+  for (VU& v : sum) Keep(v);
+}
+
+}  // namespace
+
+extern const LimitKernels kLimitKernels;
+const LimitKernels kLimitKernels = {
+    .fma_f32 = FmaF32, .dot_bf16 = DotPairs, .read = Read};
+
+}  // namespace kf::cpu::KF_SIMD_NS
