@@ -299,6 +299,10 @@ bool GgufFile::HasTensor(std::string_view name) const {
 
 size_t GgufFile::tensor_count() const { return impl_->header.tensors.size(); }
 
+std::span<const GgufTensor> GgufFile::tensors() const {
+  return impl_->header.tensors;
+}
+
 uint64_t GgufFile::file_bytes() const { return impl_->mapping.bytes().size(); }
 
 }  // namespace kf::engine

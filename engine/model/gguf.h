@@ -67,6 +67,9 @@ class GgufFile {
   absl::StatusOr<const GgufTensor*> Tensor(std::string_view name) const;
   bool HasTensor(std::string_view name) const;
   size_t tensor_count() const;
+  // In file order. Of a tensor of an unsupported type, `type` is the file's
+  // number and `data` is null.
+  std::span<const GgufTensor> tensors() const;
   uint64_t file_bytes() const;
 
  private:

@@ -12,7 +12,7 @@
 namespace kf::engine {
 
 struct ModelConfig {
-  std::string name;          // general.name; may be empty
+  std::string name;          // general.name, escaped to ASCII; may be empty
   std::string architecture;  // "llama"
   int32_t layers = 0;
   int32_t hidden = 0;
