@@ -1,0 +1,156 @@
+// The per-level kernels of attention: flat structs of pointers and counts. The
+// callers (prompt_attention.cc, decode_attention.cc) check shapes, cut the work
+// and own all memory; see docs/adr/0002-slot-cache.md for the page layout.
+#pragma once
+
+#include <stdint.h>
+
+namespace kf::cpu {
+
+inline constexpr int32_t kSlots = 16;          // of a page
+inline constexpr int32_t kTileRows = 32;       // of a prompt tile
+inline constexpr int32_t kValueBlock = 64;     // slots of V widened at a time
+inline constexpr int32_t kDecodeChunk = 256;   // slots of a decode work item
+inline constexpr int32_t kPartialHeader = 16;  // floats, see DecodeChunk
+
+// Offsets inside one kv head's block of a page.
+//   K: bf16 [d/2][16 slots][2], f32 [d][16]: 64 bytes for every step of q . k
+//   V: [16][d]; then int32 position[16] and float score[16].
+struct HeadLayout {
+  int32_t d;
+  int32_t padded_d;    // d rounded up to 16
+  int32_t rotary_dim;  // leading channels rotated
+  int32_t steps;       // of a dot product: d / 2 (bf16) or d (f32)
+  bool bf16;
+  float scale;  // 1 / sqrt(d)
+  int64_t v_offset;
+  int64_t position_offset;
+  int64_t score_offset;
+};
+
+// One kv head's blocks: page i's is base + pages[i] * page_bytes.
+struct HeadPages {
+  unsigned char* base;
+  const int32_t* pages;
+  int64_t page_bytes;
+};
+
+// NoiseKind as a number, for code that must not include noise.h (vec.h).
+inline constexpr int32_t kNoNoise = 0;
+inline constexpr int32_t kConstantNoise = 1;
+inline constexpr int32_t kGumbelNoise = 2;
+inline constexpr int32_t kGaussianNoise = 3;
+
+struct ScoreSpec {
+  bool enabled;
+  int32_t noise;
+  float tau;
+};
+
+// NoiseRow of noise.h.
+struct NoiseWords {
+  uint32_t a;
+  uint32_t b;
+};
+
+// One token's K and V of one kv head, unrotated, into its slot; score 0.
+struct AppendToken {
+  const HeadLayout* layout;
+  const float* k;        // [d]
+  const float* v;        // [d]
+  const float* cos_sin;  // [rotary_dim]
+  unsigned char* block;
+  int32_t slot;  // of the block
+  int32_t position;
+};
+
+// Rows [first_row, first_row + rows) of a prompt, one kv head and its group of
+// query heads. Key i is the token of position i, in slot i.
+struct PromptTile {
+  const HeadLayout* layout;
+  HeadPages pages;
+  int32_t group;
+  int32_t first_row;
+  int32_t rows;       // 1 .. kTileRows
+  const uint32_t* q;  // [group][kTileRows][steps], packed; zero beyond rows
+  float* out;         // row r, head j: out + r * out_stride + j * d
+  int64_t out_stride;
+  ScoreSpec score;
+  int32_t score_first;      // rows of the tile before it are not scored
+  const NoiseWords* words;  // [group][kTileRows]
+  float* columns;  // out [keys rounded up to 16]: the tile's score columns
+  // Working memory of the calling thread.
+  float* logits;  // [kTileRows][logits_stride]
+  int64_t logits_stride;
+  float* numerators;  // [logits_stride]
+  float* values;      // [kValueBlock][padded_d]
+  float* sums;        // [kTileRows][padded_d]
+};
+
+// Slots [0, slots) of the pages (a sequence's chunk), one kv head.
+struct DecodeChunk {
+  const HeadLayout* layout;
+  HeadPages pages;  // the chunk's first page comes first
+  int32_t group;
+  int32_t slots;      // 1 .. kDecodeChunk
+  const uint32_t* q;  // [group][steps], packed
+  ScoreSpec score;
+  const NoiseWords* words;  // [group]
+  float* logits;            // [group][kDecodeChunk], working memory
+  // Out, for each head: max, sum, noisy shift, noisy sum, padding to
+  // kPartialHeader, then the weighted sum of V [padded_d].
+  float* partial;
+  // Out: exp((x + zeta - noisy shift) / tau) for each slot.
+  float* numerators;
+  int64_t numerators_stride;  // from a head to the next
+};
+
+// Puts a sequence's chunks of one kv head together, in slot order.
+struct DecodeCombine {
+  const HeadLayout* layout;
+  HeadPages pages;
+  int32_t group;
+  int32_t slots;         // held + 1
+  const float* partial;  // [chunks][group][kPartialHeader + padded_d]
+  const float* numerators;
+  int64_t numerators_stride;
+  float* out;  // [group][d]
+  ScoreSpec score;
+  bool evict;
+  int32_t last_candidate;  // positions above it are recent
+};
+
+struct AttentionKernels {
+  void (*append)(const AppendToken& token);
+  // Rotates a query of d floats and packs it into `steps` words: pairs of bf16,
+  // or floats.
+  void (*pack_query)(const HeadLayout& layout,
+                     const float* q,
+                     const float* cos_sin,
+                     uint32_t* out);
+  void (*prompt_tile)(const PromptTile& tile);
+  void (*decode_chunk)(const DecodeChunk& chunk);
+  // The victim's slot, or -1 (nothing evicted).
+  int32_t (*decode_combine)(const DecodeCombine& combine);
+  // zeta of `count` keys at `positions`: for tests.
+  void (*noise)(int32_t kind,
+                NoiseWords words,
+                const int32_t* positions,
+                int64_t count,
+                float* out);
+};
+
+namespace scalar {
+extern const AttentionKernels kAttentionKernels;
+}
+namespace avx2 {
+extern const AttentionKernels kAttentionKernels;
+}
+namespace avx512 {
+extern const AttentionKernels kAttentionKernels;
+}
+namespace avx512_bf16 {
+extern const AttentionKernels kAttentionKernels;
+}
+
+}  // namespace kf::cpu

@@ -1,0 +1,125 @@
+#include "kernels/cpu/attention_layout.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "kernels/core/noise.h"
+#include "kernels/core/status.h"
+#include "kernels/cpu/attention.h"
+
+namespace kf::cpu {
+
+static_assert(kSlots == kPageTokens && kTileRows == kPromptRowTile);
+static_assert(kNoNoise == static_cast<int32_t>(NoiseKind::kNone));
+static_assert(kConstantNoise == static_cast<int32_t>(NoiseKind::kConstant));
+static_assert(kGumbelNoise == static_cast<int32_t>(NoiseKind::kGumbel));
+static_assert(kGaussianNoise == static_cast<int32_t>(NoiseKind::kGaussian));
+
+namespace {
+
+size_t ElementBytes(const AttentionShape& shape) {
+  return shape.cache_dtype == DType::kBF16 ? 2 : 4;
+}
+
+}  // namespace
+
+HeadLayout MakeHeadLayout(const AttentionShape& shape) {
+  KF_CHECK(shape.head_dim > 0 && shape.head_dim % 2 == 0);
+  KF_CHECK(shape.kv_heads > 0 && shape.query_heads % shape.kv_heads == 0);
+  KF_CHECK(shape.cache_dtype == DType::kBF16 ||
+           shape.cache_dtype == DType::kF32);
+  HeadLayout layout = {};
+  layout.d = shape.head_dim;
+  layout.padded_d = (shape.head_dim + 15) / 16 * 16;
+  layout.rotary_dim = shape.rotary_dim;
+  layout.bf16 = shape.cache_dtype == DType::kBF16;
+  layout.steps = layout.bf16 ? shape.head_dim / 2 : shape.head_dim;
+  layout.scale =
+      static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
+  const auto matrix = static_cast<int64_t>(
+      static_cast<size_t>(kPageTokens * shape.head_dim) * ElementBytes(shape));
+  layout.v_offset = matrix;
+  layout.position_offset = 2 * matrix;
+  layout.score_offset = 2 * matrix + kPageTokens * 4;
+  return layout;
+}
+
+size_t HeadBytes(const AttentionShape& shape) {
+  return static_cast<size_t>(2 * kPageTokens) *
+         (static_cast<size_t>(shape.head_dim) * ElementBytes(shape) + 4);
+}
+
+size_t PageBytes(const AttentionShape& shape) {
+  return static_cast<size_t>(shape.kv_heads) * HeadBytes(shape);
+}
+
+HeadPages MakeHeadPages(const AttentionShape& shape,
+                        const PageSpan& span,
+                        int32_t head) {
+  return {reinterpret_cast<unsigned char*>(span.base) +
+              static_cast<size_t>(head) * HeadBytes(shape),
+          span.pages.data(), static_cast<int64_t>(PageBytes(shape))};
+}
+
+const AttentionKernels& KernelsOf(SimdLevel level) {
+#if defined(__x86_64__)
+  switch (level) {
+    case SimdLevel::kScalar:
+      return scalar::kAttentionKernels;
+    case SimdLevel::kAvx2:
+      return avx2::kAttentionKernels;
+    case SimdLevel::kAvx512:
+      return avx512::kAttentionKernels;
+    case SimdLevel::kAvx512Bf16:
+      return avx512_bf16::kAttentionKernels;
+  }
+#endif
+  KF_CHECK(level == SimdLevel::kScalar);
+  return scalar::kAttentionKernels;
+}
+
+ScoreSpec MakeScoreSpec(const ScoreOptions& score) {
+  KF_CHECK(!score.enabled || score.tau > 0.0F);
+  return {score.enabled, static_cast<int32_t>(score.noise), score.tau};
+}
+
+NoiseWords MakeNoiseWords(const ScoreOptions& score,
+                          int32_t layer,
+                          int32_t query_head,
+                          int32_t position) {
+  const NoiseRow row = MakeNoiseRow(
+      score.seed,
+      score.resample_once ? kEveryQuery : static_cast<uint32_t>(position),
+      static_cast<uint32_t>(layer), static_cast<uint32_t>(query_head),
+      score.stream);
+  return {row.a, row.b};
+}
+
+std::vector<HeldTokens> ReadHeld(const AttentionShape& shape,
+                                 const PageSpan& cache,
+                                 int32_t held,
+                                 const int32_t* free_slot) {
+  const HeadLayout layout = MakeHeadLayout(shape);
+  std::vector<HeldTokens> result(static_cast<size_t>(shape.kv_heads));
+  for (int32_t g = 0; g < shape.kv_heads; ++g) {
+    const HeadPages pages = MakeHeadPages(shape, cache, g);
+    std::vector<std::pair<int32_t, float>> tokens;
+    for (int32_t slot = 0; slot <= held; ++slot) {
+      if (slot == free_slot[g]) continue;
+      unsigned char* block = BlockOf(pages, slot / kPageTokens);
+      tokens.emplace_back(PositionsOf(layout, block)[slot % kPageTokens],
+                          ScoresOf(layout, block)[slot % kPageTokens]);
+    }
+    std::sort(tokens.begin(), tokens.end(),
+              [](const auto& a, const auto& b) { return a.first < b.first; });
+    HeldTokens& head = result[static_cast<size_t>(g)];
+    for (const auto& [position, score] : tokens) {
+      head.positions.push_back(position);
+      head.scores.push_back(score);
+    }
+  }
+  return result;
+}
+
+}  // namespace kf::cpu

@@ -1,0 +1,226 @@
+// Appending tokens and attending over a prompt's row tile, compiled once per
+// SIMD level.
+#include "kernels/cpu/attention_simd.h"
+#include "kernels/cpu/attention_vec.h"
+#include "kernels/cpu/noise_vec.h"
+
+namespace kf::cpu::KF_SIMD_NS {
+namespace {
+
+// Register tiles: accumulators, operands and one broadcast fit the registers.
+constexpr int kQkRows = KF_SIMD_LEVEL >= 2 ? 8 : KF_SIMD_LEVEL == 1 ? 4 : 2;
+constexpr int kQkPages = KF_SIMD_LEVEL >= 2 ? 2 : 1;
+constexpr int kPvRows = KF_SIMD_LEVEL >= 2 ? 4 : 2;
+constexpr int kPvVecs = 4;
+
+// Rotates adjacent pairs; no fused multiply-add, as in the reference.
+void Rotate(const HeadLayout& layout,
+            const float* x,
+            const float* cos_sin,
+            float* out) {
+  for (int32_t i = 0; i < layout.rotary_dim; i += 2) {
+    const float a = x[i];
+    const float b = x[i + 1];
+    out[i] = a * cos_sin[i] - b * cos_sin[i + 1];
+    out[i + 1] = a * cos_sin[i + 1] + b * cos_sin[i];
+  }
+  for (int32_t i = layout.rotary_dim; i < layout.d; ++i) out[i] = x[i];
+}
+
+// Channels of a head that are rotated at a time: an even number.
+constexpr int32_t kPiece = 64;
+
+// Calls emit(step, word) for each word of the rotated, packed row.
+template <typename Emit>
+void RotateAndPack(const HeadLayout& layout,
+                   const float* x,
+                   const float* cos_sin,
+                   const Emit& emit) {
+  for (int32_t from = 0; from < layout.d; from += kPiece) {
+    HeadLayout piece = layout;
+    piece.d = layout.d - from < kPiece ? layout.d - from : kPiece;
+    piece.rotary_dim = layout.rotary_dim - from;
+    if (piece.rotary_dim < 0) piece.rotary_dim = 0;
+    if (piece.rotary_dim > piece.d) piece.rotary_dim = piece.d;
+    float rotated[kPiece];
+    Rotate(piece, x + from, cos_sin + from, rotated);
+    if (layout.bf16) {
+      for (int32_t i = 0; i < piece.d; i += 2) {
+        emit((from + i) / 2, (RoundToBf16Bits(rotated[i]) >> 16) |
+                                 RoundToBf16Bits(rotated[i + 1]));
+      }
+    } else {
+      for (int32_t i = 0; i < piece.d; ++i) {
+        uint32_t bits;
+        __builtin_memcpy(&bits, &rotated[i], sizeof(bits));
+        emit(from + i, bits);
+      }
+    }
+  }
+}
+
+// All logits of one query head, [rows][keys rounded up to pages].
+void TileLogits(const PromptTile& tile, const uint32_t* q, int32_t pages) {
+  const HeadLayout& layout = *tile.layout;
+  const QkWork work = {
+      tile.pages,   pages,        q,           tile.rows,
+      layout.steps, layout.scale, tile.logits, tile.logits_stride};
+  if (layout.bf16) {
+    QkLogits<kQkRows, kQkPages, true>(work);
+  } else {
+    QkLogits<kQkRows, kQkPages, false>(work);
+  }
+}
+
+void ZeroFill(float* x, int64_t from, int64_t to) {
+  for (int64_t i = from; i < to; ++i) x[i] = 0.0F;
+}
+
+// Softmax of each row over its causal keys; adds the noisy ones to the columns.
+// 1 / sum of each row to `inverse`.
+void TileSoftmax(const PromptTile& tile,
+                 int32_t head,
+                 int32_t padded_keys,
+                 float* inverse) {
+  for (int32_t r = 0; r < tile.rows; ++r) {
+    float* x = tile.logits + r * tile.logits_stride;
+    const int32_t count = tile.first_row + r + 1;
+    const bool scored = tile.score.enabled && r >= tile.score_first;
+    if (!scored) {
+      inverse[r] = 1.0F / CleanSoftmax(x, count).sum;
+    } else {
+      const RowSums sums =
+          ScoredSoftmax(tile.score, x, count, CountedPositions{},
+                        tile.words[head * kTileRows + r], tile.numerators);
+      inverse[r] = 1.0F / sums.sum;
+      const VF share = Set(1.0F / sums.noisy_sum);
+      for (int32_t i = 0; i < count; i += kLanes) {
+        Store(Fma(Load(tile.numerators + i), share, Load(tile.columns + i)),
+              tile.columns + i);
+      }
+    }
+    ZeroFill(x, count, padded_keys);
+  }
+  for (int32_t r = tile.rows; r < kTileRows && r % kPvRows != 0; ++r) {
+    ZeroFill(tile.logits + r * tile.logits_stride, 0, padded_keys);
+  }
+}
+
+void WidenValues(const PromptTile& tile, int32_t first, int32_t slots) {
+  const HeadLayout& layout = *tile.layout;
+  for (int32_t i = 0; i < slots; ++i) {
+    const unsigned char* values =
+        Block(tile.pages, (first + i) / kSlots) + layout.v_offset;
+    const int64_t row = int64_t{(first + i) % kSlots} * layout.d;
+    float* to = tile.values + int64_t{i} * layout.padded_d;
+    if (layout.bf16) {
+      const auto* from = reinterpret_cast<const uint16_t*>(values) + row;
+      for (int32_t c = 0; c < layout.d; c += kLanes) {
+        Store(LoadBf16(from + c), to + c);
+      }
+    } else {
+      const auto* from = reinterpret_cast<const float*>(values) + row;
+      for (int32_t c = 0; c < layout.d; c += kLanes) {
+        Store(Load(from + c), to + c);
+      }
+    }
+  }
+}
+
+// sums[r][c] += p[r] . values[c] over one block, kVecs vectors of channels.
+template <int kVecs>
+void AddBlock(const PromptTile& tile,
+              int32_t first,
+              int32_t slots,
+              int32_t channel) {
+  const int64_t width = tile.layout->padded_d;
+  for (int32_t r = 0; r < tile.rows; r += kPvRows) {
+    float* sums = tile.sums + r * width + channel;
+    VF acc[kPvRows][kVecs];
+#pragma GCC unroll 16
+    for (int i = 0; i < kPvRows; ++i) {
+#pragma GCC unroll 16
+      for (int c = 0; c < kVecs; ++c) {
+        acc[i][c] = Load(sums + i * width + c * kLanes);
+      }
+    }
+    PvTile(tile.logits + r * tile.logits_stride + first, tile.logits_stride,
+           tile.values + channel, width, slots, acc);
+#pragma GCC unroll 16
+    for (int i = 0; i < kPvRows; ++i) {
+#pragma GCC unroll 16
+      for (int c = 0; c < kVecs; ++c) {
+        Store(acc[i][c], sums + i * width + c * kLanes);
+      }
+    }
+  }
+}
+
+void TileValues(const PromptTile& tile, int32_t keys) {
+  const int32_t width = tile.layout->padded_d;
+  ZeroFill(tile.sums, 0, int64_t{kTileRows} * width);
+  for (int32_t first = 0; first < keys; first += kValueBlock) {
+    const int32_t slots =
+        keys - first < kValueBlock ? keys - first : kValueBlock;
+    WidenValues(tile, first, slots);
+    int32_t channel = 0;
+    for (; channel + kPvVecs * kLanes <= width; channel += kPvVecs * kLanes) {
+      AddBlock<kPvVecs>(tile, first, slots, channel);
+    }
+    for (; channel < width; channel += kLanes) {
+      AddBlock<1>(tile, first, slots, channel);
+    }
+  }
+}
+
+}  // namespace
+
+void Append(const AppendToken& token) {
+  const HeadLayout& layout = *token.layout;
+  auto* k = reinterpret_cast<uint32_t*>(token.block) + token.slot;
+  RotateAndPack(layout, token.k, token.cos_sin,
+                [k](int32_t step, uint32_t word) { k[step * kSlots] = word; });
+  unsigned char* values = token.block + layout.v_offset;
+  if (layout.bf16) {
+    auto* v = reinterpret_cast<uint16_t*>(values) + token.slot * layout.d;
+    for (int32_t c = 0; c < layout.d; ++c) {
+      v[c] = static_cast<uint16_t>(RoundToBf16Bits(token.v[c]) >> 16);
+    }
+  } else {
+    auto* v = reinterpret_cast<float*>(values) + token.slot * layout.d;
+    for (int32_t c = 0; c < layout.d; ++c) v[c] = token.v[c];
+  }
+  reinterpret_cast<int32_t*>(token.block + layout.position_offset)[token.slot] =
+      token.position;
+  reinterpret_cast<float*>(token.block + layout.score_offset)[token.slot] =
+      0.0F;
+}
+
+void PackQuery(const HeadLayout& layout,
+               const float* q,
+               const float* cos_sin,
+               uint32_t* out) {
+  RotateAndPack(layout, q, cos_sin,
+                [out](int32_t step, uint32_t word) { out[step] = word; });
+}
+
+void AttendTile(const PromptTile& tile) {
+  const HeadLayout& layout = *tile.layout;
+  const int32_t keys = tile.first_row + tile.rows;
+  const int32_t pages = (keys + kSlots - 1) / kSlots;
+  if (tile.score.enabled) ZeroFill(tile.columns, 0, pages * kSlots);
+  for (int32_t j = 0; j < tile.group; ++j) {
+    const uint32_t* q = tile.q + int64_t{j} * kTileRows * layout.steps;
+    TileLogits(tile, q, pages);
+    float inverse[kTileRows];
+    TileSoftmax(tile, j, pages * kSlots, inverse);
+    TileValues(tile, keys);
+    for (int32_t r = 0; r < tile.rows; ++r) {
+      const float* from = tile.sums + int64_t{r} * layout.padded_d;
+      float* to = tile.out + r * tile.out_stride + int64_t{j} * layout.d;
+      for (int32_t c = 0; c < layout.d; ++c) to[c] = from[c] * inverse[r];
+    }
+  }
+}
+
+}  // namespace kf::cpu::KF_SIMD_NS
