@@ -114,11 +114,16 @@ Subcommand AddGenerate(CLI::App& app, Session& session) {
       app.add_subcommand("generate", "Continue a prompt and stream the answer");
   sub->footer(kExamples);
   const auto flags = std::make_shared<Flags>();
-  CLI::Option_group* const input = sub->add_option_group("Input", "one of");
-  input->add_option("prompt", flags->prompt, "The text, or - for stdin");
-  input->add_option("-f,--file", flags->file, "Read the prompt from a file");
-  input->add_option("--token_ids", flags->token_ids, "Ids, as in \"1,2,3\"");
-  input->require_option(1);
+  CLI::Option* const prompt =
+      sub->add_option("prompt", flags->prompt, "The text, or - for stdin");
+  CLI::Option* const file =
+      sub->add_option("-f,--file", flags->file, "Read the prompt from a file")
+          ->excludes(prompt);
+  CLI::Option* const ids =
+      sub->add_option("--token_ids", flags->token_ids, "Ids, as in \"1,2,3\"")
+          ->excludes(prompt)
+          ->excludes(file);
+  RequireOne(*sub, {prompt, file, ids});
   sub->add_option("--forced_tokens", flags->forced_tokens,
                   "Take these ids instead of sampled ones and score them");
   sub->add_flag("--parse_special", flags->parse_special,

@@ -1,5 +1,7 @@
 // keyformer: the command-line client of the Keyformer server.
 #include <CLI/CLI.hpp>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/client_lib/connect_flags.h"
@@ -17,6 +19,21 @@ Exit codes: 0 done, 1 the server or a file said no, 2 wrong usage, 3 cannot
 connect, 130 interrupted.)";
 
 }  // namespace
+
+namespace kf::tools {
+
+void RequireOne(CLI::App& sub, std::vector<const CLI::Option*> inputs) {
+  sub.parse_complete_callback([inputs = std::move(inputs)] {
+    std::string names;
+    for (const CLI::Option* input : inputs) {
+      if (input->count() > 0) return;
+      names += (names.empty() ? "" : ", ") + input->get_name();
+    }
+    throw CLI::RequiredError("an input: one of " + names);
+  });
+}
+
+}  // namespace kf::tools
 
 int main(int argc, char** argv) {
   kf::tools::Interrupt interrupt;

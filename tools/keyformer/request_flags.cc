@@ -78,7 +78,8 @@ void RequestFlags::AddStoppingTo(CLI::App& app) {
 void RequestFlags::AddOutputTo(CLI::App& app) {
   app.add_flag("--logprobs", logprobs, "Log-probability of each token")
       ->group("Output");
-  app.add_option("--top_logprobs", top_logprobs, "Also the N likeliest instead")
+  app.add_option("--top_logprobs", top_logprobs,
+                 "Also the N likeliest tokens at each place")
       ->group("Output");
   app.add_flag("--prompt_logprobs", prompt_logprobs,
                "Also of the prompt's tokens")

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "tools/client_lib/client.h"
 #include "tools/client_lib/exit_code.h"
@@ -25,6 +26,10 @@ struct Subcommand {
   CLI::App* app = nullptr;
   Command run;
 };
+
+// A usage error unless one of `inputs` is given (that they exclude each other
+// is said where they are added).
+void RequireOne(CLI::App& sub, std::vector<const CLI::Option*> inputs);
 
 // Each adds one subcommand with its flags and examples. `session` outlives the
 // returned command.

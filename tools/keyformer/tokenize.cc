@@ -130,10 +130,12 @@ Subcommand AddTokenize(CLI::App& app, Session& session) {
   CLI::App* const sub = app.add_subcommand("tokenize", "Show a text's tokens");
   sub->footer(kTokenizeExamples);
   const auto flags = std::make_shared<TokenizeFlags>();
-  CLI::Option_group* const input = sub->add_option_group("Input", "one of");
-  input->add_option("text", flags->text, "The text, or - for stdin");
-  input->add_option("-f,--file", flags->file, "Read the text from a file");
-  input->require_option(1);
+  CLI::Option* const text =
+      sub->add_option("text", flags->text, "The text, or - for stdin");
+  CLI::Option* const file =
+      sub->add_option("-f,--file", flags->file, "Read the text from a file")
+          ->excludes(text);
+  RequireOne(*sub, {text, file});
   sub->add_flag("--parse_special", flags->parse_special,
                 "Names of control tokens in the text are tokens");
   sub->add_flag("--ids", flags->ids_only, "Ids alone, on one line");

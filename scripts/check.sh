@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Lint: include direction and file sizes, metric names, shell, Python, format,
+# clang-tidy. Exit code 1 if anything is found.
+#
+#   scripts/check.sh            every file
+#   CI=true scripts/check.sh    clang-tidy only on what changed since
+#                               KF_LINT_BASE (default: the commit before), at
+#                               most KF_TIDY_FILES (12) files
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+faults=0
+check() {
+  local name=$1 code=0
+  shift
+  "$@" || code=$?
+  if [ "$code" -ne 0 ]; then
+    echo "lint: $name failed"
+    faults=$((faults + 1))
+  fi
+}
+
+check_format() {
+  git ls-files -z '*.h' '*.cc' | xargs -0 clang-format --dry-run -Werror
+}
+
+check_shell() {
+  git ls-files -z '*.sh' .ci/run | xargs -0 shellcheck -x
+}
+
+check_python() {
+  git ls-files -z '*.py' |
+    xargs -0 -r python3 -W error -c 'import ast, sys
+for name in sys.argv[1:]:
+    ast.parse(open(name, encoding="utf-8").read(), name)'
+}
+
+# The sources that clang-tidy reads, one a line: a changed header stands for the
+# source beside it.
+tidy_files() {
+  if [ "${CI:-}" != true ]; then
+    git ls-files '*.cc'
+    return
+  fi
+  local base=${KF_LINT_BASE:-HEAD~1} name
+  git rev-parse -q --verify "$base^{commit}" >/dev/null || base=HEAD
+  git diff --name-only --diff-filter=d "$base" -- '*.cc' '*.h' |
+    while read -r name; do
+      [ ! -f "${name%.*}.cc" ] || echo "${name%.*}.cc"
+    done | sort -u
+}
+
+check_tidy() {
+  local files chosen limit=${KF_TIDY_FILES:-12}
+  cmake --preset clang >/dev/null
+  cmake --build build/clang --target kf_proto >/dev/null
+  # Files that this configuration does not compile have no command to read.
+  mapfile -t files < <(tidy_files | while read -r name; do
+    if grep -qF "/$name\"" build/clang/compile_commands.json; then
+      echo "$name"
+    fi
+  done)
+  chosen=("${files[@]}")
+  if [ "${CI:-}" = true ]; then chosen=("${files[@]:0:$limit}"); fi
+  echo "clang-tidy: ${#chosen[@]} of ${#files[@]} files"
+  [ "${#chosen[@]}" -gt 0 ] || return 0
+  printf '%s\0' "${chosen[@]}" |
+    xargs -0 -n 1 -P "$(nproc)" clang-tidy -p build/clang --quiet 2>/dev/null
+}
+
+check layers python3 scripts/check_layers.py
+check metrics python3 scripts/check_metrics.py
+check shell check_shell
+check python check_python
+check format check_format
+check tidy check_tidy
+echo "lint: $faults checks failed"
+[ "$faults" -eq 0 ]

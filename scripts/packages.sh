@@ -1,0 +1,70 @@
+# The Debian packages that the project needs, in one place: sourced by the
+# scripts, and run by the Dockerfile as `packages.sh LIST` (prints the list).
+# Why each library is here: docs/dependencies.md.
+# shellcheck shell=bash
+
+# Compile and serve.
+KF_BUILD_PACKAGES=(
+  ca-certificates cmake g++ ninja-build pkg-config python3 python3-pip
+  libabsl-dev libcli11-dev libgrpc++-dev libhwy-dev libpcre2-dev
+  libprotobuf-dev libspdlog-dev libutf8proc-dev nlohmann-json3-dev
+  prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc
+)
+# And test.
+KF_TEST_PACKAGES=(
+  "${KF_BUILD_PACKAGES[@]}" ccache git libgmock-dev libgtest-dev openssl
+)
+# And the stages of scripts/test.sh --full.
+KF_FULL_PACKAGES=(
+  "${KF_TEST_PACKAGES[@]}" aardvark-dns buildah clang clang-format clang-tidy
+  debootstrap libclang-rt-dev libbenchmark-dev netavark podman runc shellcheck
+  uidmap
+)
+# Run a built server, as the image does: shared libraries alone.
+KF_RUNTIME_PACKAGES=(
+  libabsl20220623 libgrpc++1.51 libhwy1 libpcre2-8-0 libprometheus-cpp-core1.0
+  libprotobuf32 libspdlog1.10 libutf8proc2
+)
+
+# Prints those of the given packages that are not installed, one a line.
+kf_missing_packages() {
+  local package
+  for package in "$@"; do
+    if [ "$(dpkg-query -W -f='${db:Status-Abbrev}' "$package" 2>/dev/null |
+      cut -c1-2)" != ii ]; then
+      echo "$package"
+    fi
+  done
+}
+
+# Installs what is missing. Without root and with something missing: names it
+# and ends with exit code 3. Needs no network when nothing is missing.
+kf_install_packages() {
+  local missing
+  mapfile -t missing < <(kf_missing_packages "$@")
+  [ "${#missing[@]}" -gt 0 ] || return 0
+  if [ "$(id -u)" -ne 0 ]; then
+    {
+      echo "missing packages: ${missing[*]}"
+      echo "install them as root: apt-get install ${missing[*]}"
+    } >&2
+    exit 3
+  fi
+  echo "installing: ${missing[*]}" >&2
+  apt-get update -qq >&2
+  DEBIAN_FRONTEND=noninteractive apt-get install -qq -y \
+    --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+  case "${1:-}" in
+    build) printf '%s\n' "${KF_BUILD_PACKAGES[@]}" ;;
+    test) printf '%s\n' "${KF_TEST_PACKAGES[@]}" ;;
+    full) printf '%s\n' "${KF_FULL_PACKAGES[@]}" ;;
+    runtime) printf '%s\n' "${KF_RUNTIME_PACKAGES[@]}" ;;
+    *)
+      echo "usage: $0 build|test|full|runtime" >&2
+      exit 2
+      ;;
+  esac
+fi
