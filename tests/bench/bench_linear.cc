@@ -56,7 +56,9 @@ void RunLinearBench(benchmark::State& state,
   const std::vector<float> x(static_cast<size_t>(rows * shape.in), 0.25F);
   std::vector<float> out(static_cast<size_t>(rows * shape.out));
   size_t next = 0;
+  MedianTimer timer;
   for (auto _ : state) {
+    timer.Start();
     const auto status =
         cpu::RunLinear(cpu::DenseKernelsOf(level), pool, scratch,
                        {.weights = *copies[next],
@@ -66,19 +68,18 @@ void RunLinearBench(benchmark::State& state,
     if (!status.ok()) state.SkipWithError("RunLinear failed");
     next = (next + 1) % copies.size();
     benchmark::ClobberMemory();
+    timer.Stop();
   }
   const Limits& limits = MeasuredLimits(level, pool);
-  const auto calls = static_cast<double>(state.iterations());
+  const double seconds = timer.MedianSeconds();
   const double flops = 2.0 * static_cast<double>(rows * shape.out * shape.in);
   const auto weights = static_cast<double>(copies[0]->bytes());
   const double peak =
       format == WeightFormat::kF32 ? limits.f32_flops : limits.bf16_flops;
-  using benchmark::Counter;
-  state.counters["gflops"] = Counter(calls * flops * 1e-9, Counter::kIsRate);
-  state.counters["of_peak"] = Counter(calls * flops / peak, Counter::kIsRate);
-  state.counters["gb"] = Counter(calls * weights * 1e-9, Counter::kIsRate);
-  state.counters["of_read"] =
-      Counter(calls * weights / limits.read_bytes, Counter::kIsRate);
+  state.counters["gflops"] = flops / seconds * 1e-9;
+  state.counters["of_peak"] = flops / seconds / peak;
+  state.counters["gb"] = weights / seconds * 1e-9;
+  state.counters["of_read"] = weights / seconds / limits.read_bytes;
 }
 
 void Register() {

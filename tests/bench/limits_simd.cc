@@ -20,10 +20,11 @@ inline void Keep(T& value) {
 
 int64_t FmaF32(int64_t rounds) {
   VF acc[kAccumulators] = {};
+  for (VF& v : acc) Keep(v);  // equal accumulators would be merged into one
   VF a = Set(0.5F);
   Keep(a);
   for (int64_t i = 0; i < rounds; ++i) {
-    for (VF& v : acc) v = Fma(a, a, v);
+    for (VF& v : acc) v = Fma(v, a, a);
   }
   for (VF& v : acc) Keep(v);
   return rounds * kAccumulators * kLanes * 2;
@@ -31,6 +32,7 @@ int64_t FmaF32(int64_t rounds) {
 
 int64_t DotPairs(int64_t rounds) {
   VF acc[kAccumulators] = {};
+  for (VF& v : acc) Keep(v);  // equal accumulators would be merged into one
   VU a = SetBits(0x3F003F00U);
   Keep(a);
   for (int64_t i = 0; i < rounds; ++i) {
