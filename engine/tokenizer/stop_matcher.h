@@ -2,13 +2,15 @@
 // text that may be the beginning of one.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace kf::engine {
 
-// Thread-compatible: one per sequence.
+// Thread-compatible: one per sequence. Linear in the text for each stop string,
+// whatever the strings.
 class StopMatcher {
  public:
   struct Result {
@@ -28,7 +30,14 @@ class StopMatcher {
   std::string Finish();
 
  private:
-  std::vector<std::string> stops_;
+  // A Knuth-Morris-Pratt automaton.
+  struct Pattern {
+    std::string text;
+    std::vector<size_t> fail;  // [i]: longest proper border of text[0, i)
+    size_t matched = 0;        // the text so far ends with text[0, matched)
+  };
+
+  std::vector<Pattern> patterns_;
   bool include_stop_;
   std::string held_;
 };

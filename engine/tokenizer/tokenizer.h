@@ -64,6 +64,7 @@ class Tokenizer {
   // know; kInvalidArgument: the template refuses the messages.
   virtual absl::StatusOr<Encoding> EncodeChat(
       std::span<const ChatMessage> messages) const = 0;
+  // Whether the file has a chat template that EncodeChat can follow.
   virtual bool has_chat_template() const = 0;
   // The rendered text of EncodeChat, for tools and tests.
   virtual absl::StatusOr<std::string> RenderChat(
@@ -109,7 +110,8 @@ class IncrementalDecoder {
  private:
   const Tokenizer& tokenizer_;
   bool keep_special_;
-  bool at_start_;
+  bool whole_text_;
+  bool at_start_;        // the next bytes may begin with the artificial space
   std::string pending_;  // < 4 bytes of an unfinished character
 };
 
