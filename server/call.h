@@ -1,0 +1,39 @@
+// What the two Generate calls share, and small gRPC helpers.
+#pragma once
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "engine/engine.h"
+#include "google/protobuf/message.h"
+#include "server/rpc_tracker.h"
+
+namespace kf::server {
+
+// One accepted Generate RPC, on its way into the engine.
+struct Call {
+  grpc::CallbackServerContext* context = nullptr;  // lives until OnDone
+  engine::Engine& engine;                          // outlives the call
+  std::string request_id;                          // the client's, echoed
+  RpcTracker::Hold hold;
+};
+
+// The RPC's deadline on the engine's clock; nothing if it has none.
+std::optional<engine::TimePoint> DeadlineOf(
+    const grpc::CallbackServerContext& context);
+
+// The status to finish with; sets the trailers that belong to it.
+grpc::Status Final(const absl::Status& status,
+                   grpc::CallbackServerContext& context);
+
+grpc::ByteBuffer Serialize(const google::protobuf::Message& message);
+
+// One line at the end of a Generate RPC. `usage` counts if the engine sent one.
+void LogEnd(const Call& call,
+            const absl::Status& status,
+            const engine::Update& last);
+
+}  // namespace kf::server

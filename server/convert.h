@@ -1,0 +1,61 @@
+// Wire requests to the engine's structs: what is here is valid proto, but its
+// numbers are still anyone's. Checks what only the wire can tell (which fields
+// are set, enum numbers, features not built, ids against the vocabulary);
+// ranges are engine/request_validation's. Free of gRPC; thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/request.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "keyformer/v1/generation.pb.h"
+
+namespace kf::server {
+
+namespace v1 = ::keyformer::v1;
+
+// What requests are read against. The tokenizer outlives it.
+struct ConvertContext {
+  const engine::Tokenizer* tokenizer = nullptr;
+  std::string model_name;
+  int32_t vocabulary = 0;
+  int32_t context_tokens = 0;
+  engine::CacheOptions default_cache;
+  // The longest token, in bytes: a text longer than context_tokens of these is
+  // refused before it is encoded.
+  size_t max_token_bytes = 0;
+};
+
+inline constexpr size_t kMaxRequestIdBytes = 256;
+inline constexpr size_t kMaxRoleBytes = 64;
+
+// Fills tokenizer-derived members (one pass over the vocabulary).
+ConvertContext MakeConvertContext(const engine::Tokenizer& tokenizer,
+                                  std::string model_name,
+                                  int32_t context_tokens,
+                                  const engine::CacheOptions& default_cache);
+
+// Every error names its field. The deadline is left to the caller, who knows
+// the RPC's. Encodes the prompt.
+absl::StatusOr<engine::Request> ToEngineRequest(
+    const v1::GenerateRequest& proto, const ConvertContext& context);
+
+// kNotFound unless `name` is empty or the served one.
+absl::Status CheckModel(std::string_view name, const ConvertContext& context);
+
+// The conversation's ids; kInvalidArgument for no messages or a bad role.
+absl::StatusOr<engine::Encoding> EncodeChatInput(const v1::Chat& chat,
+                                                 const ConvertContext& context);
+
+// `field[i]: 70000, want a token id below 49152`.
+absl::StatusOr<std::vector<engine::TokenId>> ToTokenIds(
+    std::string_view field, std::span<const uint32_t> ids, int32_t vocabulary);
+
+}  // namespace kf::server

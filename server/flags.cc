@@ -1,0 +1,403 @@
+#include "server/flags.h"
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <map>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
+#include "kernels/core/status.h"
+#include "server/address.h"
+
+ABSL_FLAG(std::string, model, "", "path of the GGUF file to serve (required)");
+ABSL_FLAG(std::string,
+          served_model_name,
+          "",
+          "name that requests and ModelInfo use; default: the file's name "
+          "without .gguf");
+ABSL_FLAG(std::string, dtype, "bf16", "weights: bf16, or f32 (exact, slower)");
+ABSL_FLAG(std::string,
+          cache_dtype,
+          "",
+          "K and V: bf16 or f32; default: f32 with --dtype f32, else bf16");
+ABSL_FLAG(std::string, device, "auto", "auto or cpu (this build has no cuda)");
+ABSL_FLAG(int32_t, threads, 0, "compute threads; 0: one per core");
+ABSL_FLAG(std::string,
+          simd,
+          "auto",
+          "highest instruction set: auto, avx512_bf16, avx512, avx2, scalar");
+ABSL_FLAG(std::string,
+          kv_pool_bytes,
+          "0",
+          "size of the KV pool, e.g. 4GiB; 0: a quarter of free memory");
+ABSL_FLAG(int32_t, max_batch, 64, "requests that decode at once");
+ABSL_FLAG(int32_t, max_queue_requests, 1024, "requests that may wait");
+ABSL_FLAG(int64_t, max_queue_tokens, 1048576, "prompt tokens that may wait");
+ABSL_FLAG(int32_t,
+          prefill_workspace_tokens,
+          0,
+          "prompt tokens in prefill at once, and the longest prompt; 0: the "
+          "model's context");
+ABSL_FLAG(int32_t,
+          prefill_slice_tokens,
+          256,
+          "prompt tokens' worth of work between two decode steps");
+ABSL_FLAG(uint32_t,
+          default_max_new_tokens,
+          256,
+          "tokens to generate where a request does not say");
+ABSL_FLAG(std::string,
+          cache_policy,
+          "keyformer",
+          "default cache policy: full, h2o, keyformer");
+ABSL_FLAG(double,
+          cache_ratio,
+          0.5,
+          "default budget as a share of the prompt, above 0 to 1");
+ABSL_FLAG(uint32_t,
+          cache_min_tokens,
+          256,
+          "a ratio never gives a smaller budget than this");
+ABSL_FLAG(double,
+          cache_recent_ratio,
+          0.3,
+          "default share of the budget for the newest tokens, 0 to 1");
+ABSL_FLAG(std::string, grpc_address, "127.0.0.1:8001", "host:port of gRPC");
+ABSL_FLAG(std::string,
+          http_address,
+          "127.0.0.1:8002",
+          "host:port of /metrics, /healthz, /readyz; empty: none");
+ABSL_FLAG(int32_t,
+          max_message_bytes,
+          16777216,
+          "largest request, 1024 to 1073741824");
+ABSL_FLAG(double,
+          drain_timeout,
+          30.0,
+          "seconds that running requests get after SIGTERM");
+ABSL_FLAG(std::string, tls_cert, "", "PEM certificate chain; turns on TLS");
+ABSL_FLAG(std::string, tls_key, "", "PEM private key of --tls_cert");
+ABSL_FLAG(std::string,
+          tls_client_ca,
+          "",
+          "PEM CA bundle; clients must then show a certificate of it");
+ABSL_FLAG(std::string,
+          auth_token_file,
+          "",
+          "bearer tokens, one a line; reloaded when it changes and on SIGHUP");
+ABSL_FLAG(std::string, log_format, "text", "text or json");
+ABSL_FLAG(std::string,
+          log_level,
+          "info",
+          "trace, debug, info, warning, error, off");
+
+namespace kf::server {
+namespace {
+
+struct Group {
+  const char* title;
+  std::vector<const char*> flags;
+};
+
+// The flags, and the order --help shows them in.
+const std::vector<Group>& Groups() {
+  static const std::vector<Group> groups = {
+      {"Model", {"model", "served_model_name", "dtype", "cache_dtype"}},
+      {"Machine", {"device", "threads", "simd", "kv_pool_bytes"}},
+      {"Scheduling",
+       {"max_batch", "max_queue_requests", "max_queue_tokens",
+        "prefill_workspace_tokens", "prefill_slice_tokens",
+        "default_max_new_tokens"}},
+      {"Cache defaults (a request may choose its own)",
+       {"cache_policy", "cache_ratio", "cache_min_tokens",
+        "cache_recent_ratio"}},
+      {"Network",
+       {"grpc_address", "http_address", "max_message_bytes", "drain_timeout"}},
+      {"Security", {"tls_cert", "tls_key", "tls_client_ca", "auth_token_file"}},
+      {"Logs", {"log_format", "log_level"}},
+  };
+  return groups;
+}
+
+std::string Help() {
+  std::string text =
+      "keyformer-server: serves a language model over gRPC, each request's KV "
+      "cache held at a budget.\n\n"
+      "  keyformer-server --model SmolLM2-135M-Instruct.Q4_1.gguf\n"
+      "  keyformer-server --model m.gguf --cache_policy full --dtype f32\n"
+      "  KEYFORMER_MODEL=m.gguf keyformer-server --grpc_address 0.0.0.0:8001 "
+      "\\\n"
+      "      --tls_cert cert.pem --tls_key key.pem --auth_token_file tokens\n\n"
+      "Each flag is also an environment variable: --max_batch is "
+      "KEYFORMER_MAX_BATCH.\nThe command line wins. SIGTERM drains and exits "
+      "0; a second one exits at once.\n";
+  for (const Group& group : Groups()) {
+    text += absl::StrCat("\n", group.title, ":\n");
+    for (const char* name : group.flags) {
+      const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+      const std::string value = flag->DefaultValue();
+      text += absl::StrCat("  --", name);
+      if (!value.empty()) text += absl::StrCat(" (", value, ")");
+      text += absl::StrCat("\n      ", flag->Help(), "\n");
+    }
+  }
+  return text + "\n  --help, --version\n";
+}
+
+absl::CommandLineFlag* FindOurs(const std::string& name) {
+  for (const Group& group : Groups()) {
+    for (const char* ours : group.flags) {
+      if (name == ours) return absl::FindCommandLineFlag(name);
+    }
+  }
+  return nullptr;
+}
+
+absl::Status Set(const std::string& source,
+                 absl::CommandLineFlag& flag,
+                 const std::string& value) {
+  std::string error;
+  if (flag.ParseFrom(value, &error)) return absl::OkStatus();
+  const char* kind = flag.IsOfType<double>()     ? "a number"
+                     : flag.IsOfType<uint32_t>() ? "a whole number >= 0"
+                                                 : "a whole number";
+  return absl::InvalidArgumentError(
+      absl::StrCat(source, ": \"", value, "\", want ", kind));
+}
+
+absl::Status ReadEnvironment(
+    const std::function<const char*(const char*)>& environment) {
+  for (const Group& group : Groups()) {
+    for (const char* name : group.flags) {
+      std::string variable = absl::StrCat("KEYFORMER_", name);
+      std::transform(
+          variable.begin(), variable.end(), variable.begin(),
+          [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+      const char* value = environment(variable.c_str());
+      if (value == nullptr) continue;
+      KF_RETURN_IF_ERROR(
+          Set(variable, *absl::FindCommandLineFlag(name), value));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Sets the flags named in `args`; returns what to print for --help, --version.
+absl::StatusOr<std::string> ReadArguments(std::span<const char* const> args) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    const std::string argument = args[i];
+    if (argument == "--help" || argument == "-h") return Help();
+    if (argument == "--version") {
+      return std::string("keyformer-server " KF_VERSION "\n");
+    }
+    if (argument.rfind("--", 0) != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", argument, "\": want --flag=value (see --help)"));
+    }
+    const size_t equals = argument.find('=');
+    const std::string name = argument.substr(2, equals - 2);
+    absl::CommandLineFlag* flag = FindOurs(name);
+    if (flag == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", name, ": no such flag (see --help)"));
+    }
+    std::string value;
+    if (equals != argument.npos) {
+      value = argument.substr(equals + 1);
+    } else if (++i < args.size()) {
+      value = args[i];
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", name, ": the value is missing"));
+    }
+    KF_RETURN_IF_ERROR(Set("--" + name, *flag, value));
+  }
+  return std::string();
+}
+
+// The meaning of one of a few words.
+template <typename T>
+absl::StatusOr<T> Choose(const char* flag,
+                         const std::string& value,
+                         const std::map<std::string, T>& choices) {
+  const auto it = choices.find(value);
+  if (it != choices.end()) return it->second;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--", flag, ": \"", value, "\", want ",
+      absl::StrJoin(choices, ", ", [](std::string* out, const auto& choice) {
+        out->append(choice.first);
+      })));
+}
+
+absl::Status CheckRange(const char* flag,
+                        double value,
+                        bool in_range,
+                        const char* want) {
+  if (in_range) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, ": ", value, ", want ", want));
+}
+
+absl::StatusOr<uint64_t> ParseBytes(const char* flag, const std::string& text) {
+  const std::map<std::string, int> shifts = {
+      {"", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}};
+  const size_t digits =
+      std::min(text.find_first_not_of("0123456789"), text.size());
+  const auto unit = shifts.find(text.substr(digits));
+  uint64_t number = 0;
+  if (unit == shifts.end() ||
+      !absl::SimpleAtoi(text.substr(0, digits), &number) ||
+      number > (UINT64_MAX >> 1 >> unit->second)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--", flag, ": \"", text,
+        "\", want a whole number, with KiB, MiB, GiB or TiB after it or not"));
+  }
+  return number << unit->second;
+}
+
+absl::Status FillEngine(engine::EngineOptions& engine) {
+  engine.model_path = absl::GetFlag(FLAGS_model);
+  if (engine.model_path.empty()) {
+    return absl::InvalidArgumentError(
+        "--model: missing, want the path of a GGUF file");
+  }
+  const std::string dtype = absl::GetFlag(FLAGS_dtype);
+  KF_ASSIGN_OR_RETURN(engine.weight_format,
+                      Choose<WeightFormat>("dtype", dtype,
+                                           {{"bf16", WeightFormat::kBF16},
+                                            {"f32", WeightFormat::kF32}}));
+  std::string cache_dtype = absl::GetFlag(FLAGS_cache_dtype);
+  if (cache_dtype.empty()) cache_dtype = dtype;
+  KF_ASSIGN_OR_RETURN(
+      engine.cache_dtype,
+      Choose<DType>("cache_dtype", cache_dtype,
+                    {{"bf16", DType::kBF16}, {"f32", DType::kF32}}));
+  KF_ASSIGN_OR_RETURN(
+      engine.backend.name,
+      Choose<std::string>("device", absl::GetFlag(FLAGS_device),
+                          {{"auto", "cpu"}, {"cpu", "cpu"}, {"cuda", ""}}));
+  if (engine.backend.name.empty()) {
+    return absl::UnimplementedError(
+        "--device: \"cuda\" is not in this build, want auto or cpu");
+  }
+  engine.backend.threads = absl::GetFlag(FLAGS_threads);
+  engine.backend.simd = absl::GetFlag(FLAGS_simd);
+  KF_ASSIGN_OR_RETURN(
+      engine.kv_pool_bytes,
+      ParseBytes("kv_pool_bytes", absl::GetFlag(FLAGS_kv_pool_bytes)));
+  engine.max_batch = absl::GetFlag(FLAGS_max_batch);
+  engine.max_queue_requests = absl::GetFlag(FLAGS_max_queue_requests);
+  engine.max_queue_tokens = absl::GetFlag(FLAGS_max_queue_tokens);
+  engine.prefill_workspace_tokens =
+      absl::GetFlag(FLAGS_prefill_workspace_tokens);
+  engine.prefill_slice_tokens = absl::GetFlag(FLAGS_prefill_slice_tokens);
+  engine.default_max_new_tokens = absl::GetFlag(FLAGS_default_max_new_tokens);
+  engine::CacheOptions& cache = engine.default_cache;
+  KF_ASSIGN_OR_RETURN(cache.policy,
+                      Choose<engine::CachePolicy>(
+                          "cache_policy", absl::GetFlag(FLAGS_cache_policy),
+                          {{"full", engine::CachePolicy::kFull},
+                           {"h2o", engine::CachePolicy::kH2O},
+                           {"keyformer", engine::CachePolicy::kKeyformer}}));
+  cache.ratio = absl::GetFlag(FLAGS_cache_ratio);
+  KF_RETURN_IF_ERROR(CheckRange("cache_ratio", cache.ratio,
+                                cache.ratio > 0.0 && cache.ratio <= 1.0,
+                                "above 0 to 1"));
+  cache.min_tokens = absl::GetFlag(FLAGS_cache_min_tokens);
+  KF_RETURN_IF_ERROR(CheckRange("cache_min_tokens", cache.min_tokens,
+                                cache.min_tokens >= 1, ">= 1"));
+  cache.recent_ratio = absl::GetFlag(FLAGS_cache_recent_ratio);
+  return CheckRange("cache_recent_ratio", cache.recent_ratio,
+                    cache.recent_ratio >= 0.0 && cache.recent_ratio <= 1.0,
+                    "0 to 1");
+}
+
+absl::Status CheckAddress(const char* flag, const std::string& address) {
+  const auto parsed = ParseAddress(address);
+  if (parsed.ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, ": ", parsed.status().message()));
+}
+
+absl::Status FillNetwork(ServerOptions& options) {
+  options.grpc_address = absl::GetFlag(FLAGS_grpc_address);
+  KF_RETURN_IF_ERROR(CheckAddress("grpc_address", options.grpc_address));
+  options.http_address = absl::GetFlag(FLAGS_http_address);
+  if (!options.http_address.empty()) {
+    KF_RETURN_IF_ERROR(CheckAddress("http_address", options.http_address));
+  }
+  options.max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes);
+  KF_RETURN_IF_ERROR(CheckRange(
+      "max_message_bytes", options.max_message_bytes,
+      options.max_message_bytes >= 1024 && options.max_message_bytes <= 1 << 30,
+      "1024 to 1073741824"));
+  const double drain = absl::GetFlag(FLAGS_drain_timeout);
+  KF_RETURN_IF_ERROR(CheckRange("drain_timeout", drain,
+                                drain >= 0.0 && drain <= 86400.0,
+                                "0 to 86400 seconds"));
+  options.drain_timeout = std::chrono::duration_cast<engine::Duration>(
+      std::chrono::duration<double>(drain));
+  options.tls = {absl::GetFlag(FLAGS_tls_cert), absl::GetFlag(FLAGS_tls_key),
+                 absl::GetFlag(FLAGS_tls_client_ca)};
+  if (options.tls.cert_path.empty() != options.tls.key_path.empty()) {
+    return absl::InvalidArgumentError(
+        "--tls_cert and --tls_key: one is set, want both or none");
+  }
+  if (!options.tls.client_ca_path.empty() && !options.tls.enabled()) {
+    return absl::InvalidArgumentError(
+        "--tls_client_ca: set, but --tls_cert is not");
+  }
+  options.auth_token_file = absl::GetFlag(FLAGS_auth_token_file);
+  return absl::OkStatus();
+}
+
+absl::Status FillRest(ServerOptions& options) {
+  KF_ASSIGN_OR_RETURN(
+      options.log_format,
+      Choose<LogFormat>(
+          "log_format", absl::GetFlag(FLAGS_log_format),
+          {{"text", LogFormat::kText}, {"json", LogFormat::kJson}}));
+  KF_ASSIGN_OR_RETURN(
+      options.log_level,
+      Choose<std::string>("log_level", absl::GetFlag(FLAGS_log_level),
+                          {{"trace", "trace"},
+                           {"debug", "debug"},
+                           {"info", "info"},
+                           {"warning", "warning"},
+                           {"error", "error"},
+                           {"off", "off"}}));
+  options.served_model_name = absl::GetFlag(FLAGS_served_model_name);
+  if (options.served_model_name.empty()) {
+    const std::filesystem::path path(options.engine.model_path);
+    options.served_model_name = path.extension() == ".gguf"
+                                    ? path.stem().string()
+                                    : path.filename().string();
+  }
+  if (options.served_model_name.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--model: \"", options.engine.model_path, "\" names no file"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ParsedFlags> ParseFlags(
+    std::span<const char* const> args,
+    const std::function<const char*(const char*)>& environment) {
+  ParsedFlags parsed;
+  KF_RETURN_IF_ERROR(ReadEnvironment(environment));
+  KF_ASSIGN_OR_RETURN(parsed.print, ReadArguments(args));
+  if (!parsed.print.empty()) return parsed;
+  KF_RETURN_IF_ERROR(FillEngine(parsed.options.engine));
+  KF_RETURN_IF_ERROR(FillNetwork(parsed.options));
+  KF_RETURN_IF_ERROR(FillRest(parsed.options));
+  KF_RETURN_IF_ERROR(engine::ValidateOptions(parsed.options.engine));
+  return parsed;
+}
+
+}  // namespace kf::server

@@ -1,0 +1,35 @@
+// Everything the server is started with; read from the command line and the
+// environment by flags.h. Plain data.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "engine/clock.h"
+#include "engine/engine.h"
+
+namespace kf::server {
+
+enum class LogFormat : uint8_t { kText, kJson };
+
+struct TlsOptions {
+  std::string cert_path;       // PEM chain; empty: no TLS
+  std::string key_path;        // PEM private key
+  std::string client_ca_path;  // PEM bundle; set: clients must show a cert
+  bool enabled() const { return !cert_path.empty(); }
+};
+
+struct ServerOptions {
+  engine::EngineOptions engine;
+  std::string served_model_name;                // never empty
+  std::string grpc_address = "127.0.0.1:8001";  // port 0: any
+  std::string http_address = "127.0.0.1:8002";  // empty: no HTTP
+  TlsOptions tls;
+  std::string auth_token_file;  // empty: no tokens
+  int32_t max_message_bytes = 16 << 20;
+  engine::Duration drain_timeout = std::chrono::seconds(30);
+  LogFormat log_format = LogFormat::kText;
+  std::string log_level = "info";
+};
+
+}  // namespace kf::server
