@@ -94,8 +94,10 @@ inline void StorePart(VF v, int64_t count, bool add, float* out) {
 }
 
 // Rows [row, row + kRows) x panels [panel, panel + kPanels) of the block.
+// Meanwhile the same lines `ahead` panels further on are fetched into the cache
+// (0: nothing new).
 template <typename Format, int kRows, int kPanels>
-void Tile(const LinearBlock& b, int64_t row, int64_t panel) {
+void Tile(const LinearBlock& b, int64_t row, int64_t panel, int64_t ahead) {
   using X = typename Format::X;
   constexpr int kVecs = kPanels * kPanelVecs;
   const X* x[kRows];
@@ -107,12 +109,16 @@ void Tile(const LinearBlock& b, int64_t row, int64_t panel) {
   for (int p = 0; p < kPanels; ++p) {
     line[p] = static_cast<const char*>(b.panels) + (panel + p) * b.panel_bytes;
   }
+  const int64_t ahead_bytes = ahead * b.panel_bytes;
   VF acc[kRows][kVecs] = {};
   for (int64_t step = 0; step < b.steps; ++step) {
     const int64_t offset = step * Format::kStepBytes;
     const void* w[kVecs];
     for (int v = 0; v < kVecs; ++v) {
       w[v] = line[v / kPanelVecs] + offset + v % kPanelVecs * kVecBytes;
+    }
+    for (int p = 0; p < kPanels; ++p) {
+      __builtin_prefetch(line[p] + ahead_bytes + offset);
     }
     Format::template Step<kRows, kVecs>(x, step, w, acc);
   }
@@ -133,33 +139,36 @@ template <typename Format, int kPanels, int kRows = kMaxRows>
 void TileOfRows(const LinearBlock& b,
                 int64_t row,
                 int64_t rows,
-                int64_t panel) {
+                int64_t panel,
+                int64_t ahead) {
   if constexpr (kRows > 1) {
     if (rows < kRows) {
-      TileOfRows<Format, kPanels, kRows - 1>(b, row, rows, panel);
+      TileOfRows<Format, kPanels, kRows - 1>(b, row, rows, panel, ahead);
       return;
     }
   }
   if constexpr (kPanels <= PanelsFor(kRows)) {
-    Tile<Format, kRows, kPanels>(b, row, panel);
+    Tile<Format, kRows, kPanels>(b, row, panel, ahead);
   } else {
     for (int p = 0; p < kPanels; p += PanelsFor(kRows)) {
-      Tile<Format, kRows, PanelsFor(kRows)>(b, row, panel + p);
+      Tile<Format, kRows, PanelsFor(kRows)>(b, row, panel + p, ahead);
     }
   }
 }
 
 // All row tiles over kPanels panels: their weights come from memory once and
-// then from the cache.
+// then from the cache. The last tile fetches those of the next stripe, so that
+// memory and arithmetic work at the same time.
 template <typename Format, int kPanels>
-void Stripe(const LinearBlock& b, int64_t panel) {
+void Stripe(const LinearBlock& b, int64_t panel, int64_t panels) {
   // Tiles of about equal height: 7 rows are 4 + 3, since a tile of one row
   // takes as long to load its weights as one of six.
   const int64_t tiles = (b.rows + kMaxRows - 1) / kMaxRows;
   int64_t row = 0;
   for (int64_t t = 0; t < tiles; ++t) {
     const int64_t rows = (b.rows - row + tiles - t - 1) / (tiles - t);
-    TileOfRows<Format, kPanels>(b, row, rows, panel);
+    const bool fetch = t + 1 == tiles && panel + kPanels < panels;
+    TileOfRows<Format, kPanels>(b, row, rows, panel, fetch ? kPanels : 0);
     row += rows;
   }
 }
@@ -172,13 +181,13 @@ void Linear(const LinearBlock& b) {
   int64_t panel = 0;
   if (b.rows <= 3) {
     for (; panel + kWide <= panels; panel += kWide) {
-      Stripe<Format, kWide>(b, panel);
+      Stripe<Format, kWide>(b, panel, panels);
     }
   }
   for (; panel + kNarrow <= panels; panel += kNarrow) {
-    Stripe<Format, kNarrow>(b, panel);
+    Stripe<Format, kNarrow>(b, panel, panels);
   }
-  for (; panel < panels; ++panel) Stripe<Format, 1>(b, panel);
+  for (; panel < panels; ++panel) Stripe<Format, 1>(b, panel, panels);
 }
 
 void LinearF32(const LinearBlock& block) { Linear<F32>(block); }

@@ -17,11 +17,20 @@ constexpr int64_t kChunk = 1024;
 // Rows of x that a block takes: 16 register tiles, whose packed rows stay in
 // the second-level cache beside the panels.
 constexpr int64_t kBlockRows = 96;
-// Panels of a block: what a register tile takes; twice that for a few rows of a
-// wide matrix, where the time goes into reading and 8 streams read faster.
-constexpr int64_t kBlockPanels = 4;
-constexpr int64_t kWidePanels = 8;
-constexpr int64_t kFewRows = 3;
+// Panels of a block of a prompt: what a register tile takes.
+constexpr int64_t kTilePanels = 4;
+// A batch of decode steps is one row block, and its time goes into reading the
+// weights: longer blocks let a thread fetch its next panels while it computes.
+constexpr int64_t kLongestBlock = 64;
+constexpr int64_t kBlocksPerThread = 2;
+
+int64_t PanelsOfBlock(int64_t panels, int64_t row_blocks, int threads) {
+  if (row_blocks > 1) return kTilePanels;
+  const int64_t tiles =
+      (panels / (kBlocksPerThread * threads) + kTilePanels / 2) / kTilePanels;
+  return std::clamp(tiles * kTilePanels, kTilePanels, kLongestBlock);
+}
+
 // Below this many values a region costs more than rounding them in place.
 constexpr int64_t kPackInline = 16384;
 
@@ -140,11 +149,10 @@ absl::Status RunLinear(const DenseKernels& kernels,
     x_row_bytes = row_bytes;
   }
   const int64_t panels = w.panel_count();
-  const bool wide =
-      args.rows <= kFewRows && panels >= 4 * kWidePanels * pool.threads();
-  const int64_t block_panels = wide ? kWidePanels : kBlockPanels;
-  const int64_t stripes = (panels + block_panels - 1) / block_panels;
   const int64_t row_blocks = (args.rows + kBlockRows - 1) / kBlockRows;
+  const int64_t block_panels =
+      PanelsOfBlock(panels, row_blocks, pool.threads());
+  const int64_t stripes = (panels + block_panels - 1) / block_panels;
   const auto linear = w.format() == WeightFormat::kF32 ? kernels.linear_f32
                                                        : kernels.linear_bf16;
   // Row blocks of one stripe follow each other: its panels are read from memory
