@@ -1,0 +1,160 @@
+// A row's bits depend on the row alone: not on slices, threads, neighbours,
+// place in the batch, or what unowned memory holds.
+#include <cstring>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/backend.h"
+#include "tests/kernels/attention_rig.h"
+
+namespace kf::testing {
+namespace {
+
+// What a sequence gave, for comparison bit by bit.
+struct Trace {
+  std::vector<float> prompt;
+  std::vector<std::vector<float>> steps;
+  std::vector<HeldTokens> held;
+};
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() &&
+         std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+void ExpectSame(const Trace& got, const Trace& want) {
+  EXPECT_TRUE(SameBits(got.prompt, want.prompt)) << "prompt";
+  ASSERT_EQ(got.steps.size(), want.steps.size());
+  for (size_t i = 0; i < got.steps.size(); ++i) {
+    EXPECT_TRUE(SameBits(got.steps[i], want.steps[i])) << "step " << i;
+  }
+  ASSERT_EQ(got.held.size(), want.held.size());
+  for (size_t g = 0; g < got.held.size(); ++g) {
+    EXPECT_EQ(got.held[g].positions, want.held[g].positions);
+    EXPECT_TRUE(SameBits(got.held[g].scores, want.held[g].scores));
+  }
+}
+
+void ExpectFinite(const Trace& trace) {
+  double sum = 0.0;
+  for (const float v : trace.prompt) sum += static_cast<double>(v * v);
+  for (const auto& step : trace.steps) {
+    for (const float v : step) sum += static_cast<double>(v * v);
+  }
+  for (const HeldTokens& head : trace.held) {
+    for (const float v : head.scores) sum += static_cast<double>(v);
+  }
+  EXPECT_TRUE(sum > 1.0 && sum < 1e9) << sum;  // false for NaN
+}
+
+constexpr int32_t kSteps = 12;
+
+SequenceOptions OptionsOf(DType dtype, int32_t prompt, uint32_t seed) {
+  SequenceOptions o;
+  o.shape = {6, 2, 48, 48, 10000.0, dtype};
+  o.prompt = prompt;
+  o.budget = prompt > 1 ? prompt / 2 : 1;
+  o.recent = o.budget / 3;
+  o.layer = 3;
+  o.score = {true, NoiseKind::kGumbel, false, seed, 0, 1.0F};
+  o.max_steps = kSteps;
+  o.data_seed = seed;
+  return o;
+}
+
+Trace RunAlone(Backend& backend,
+               const SequenceOptions& options,
+               int32_t slice) {
+  Sequence s(backend, options);
+  s.PrefillAll(slice);
+  s.Compact();
+  for (int32_t i = 0; i < kSteps; ++i) s.StepAlone();
+  return {s.prompt_out(), s.step_out(), s.Held()};
+}
+
+class InvarianceTest
+    : public ::testing::TestWithParam<std::tuple<std::string, DType>> {};
+
+TEST_P(InvarianceTest, SlicesAndThreads) {
+  const auto& [simd, dtype] = GetParam();
+  // 640 tokens: the decode step has two chunks.
+  for (const int32_t prompt : {1, 31, 33, 100, 640}) {
+    SCOPED_TRACE(prompt);
+    const SequenceOptions options = OptionsOf(dtype, prompt, 7);
+    const Trace want = RunAlone(*MakeCpu(simd, 1), options, 4096);
+    ExpectFinite(want);
+    for (const int threads : {1, 2, 3, 4}) {
+      const auto backend = MakeCpu(simd, threads);
+      for (const int32_t slice : {32, 64, 4096}) {
+        SCOPED_TRACE(::testing::Message()
+                     << threads << " threads, slices of " << slice);
+        ExpectSame(RunAlone(*backend, options, slice), want);
+      }
+    }
+  }
+}
+
+TEST_P(InvarianceTest, Neighbours) {
+  const auto& [simd, dtype] = GetParam();
+  const auto backend = MakeCpu(simd, 2);
+  const int32_t prompts[] = {5, 100, 33, 640, 64, 1, 320};
+  constexpr size_t kCount = std::size(prompts);
+  std::vector<Trace> alone;
+  for (size_t i = 0; i < kCount; ++i) {
+    alone.push_back(RunAlone(
+        *backend, OptionsOf(dtype, prompts[i], static_cast<uint32_t>(i) + 1),
+        4096));
+  }
+  for (size_t turn = 0; turn < kCount; turn += 2) {
+    std::vector<std::unique_ptr<Sequence>> sequences;
+    std::vector<size_t> index;
+    for (size_t i = 0; i < kCount; ++i) {
+      index.push_back((i + turn) % kCount);
+      sequences.push_back(std::make_unique<Sequence>(
+          *backend, OptionsOf(dtype, prompts[index.back()],
+                              static_cast<uint32_t>(index.back()) + 1)));
+    }
+    // All prompts share each slice; those that are done drop out.
+    while (true) {
+      std::vector<Sequence*> open;
+      for (const auto& s : sequences) {
+        if (s->seen() < s->options().prompt) open.push_back(s.get());
+      }
+      if (open.empty()) break;
+      Sequence::Prefill(open, 96);
+    }
+    for (const auto& s : sequences) s->Compact();
+    // One more sequence a step joins the batch.
+    for (int32_t step = 0; step < kSteps + static_cast<int32_t>(kCount);
+         ++step) {
+      std::vector<Sequence*> batch;
+      for (size_t i = 0; i < kCount; ++i) {
+        const int32_t age = step - static_cast<int32_t>(i);
+        if (age >= 0 && age < kSteps) batch.push_back(sequences[i].get());
+      }
+      if (!batch.empty()) Sequence::Step(batch);
+    }
+    for (size_t i = 0; i < kCount; ++i) {
+      SCOPED_TRACE(::testing::Message() << "turn " << turn << ", place " << i);
+      ExpectSame({sequences[i]->prompt_out(), sequences[i]->step_out(),
+                  sequences[i]->Held()},
+                 alone[index[i]]);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Levels,
+    InvarianceTest,
+    ::testing::Combine(::testing::ValuesIn(SimdLevelNames()),
+                       ::testing::Values(DType::kF32, DType::kBF16)),
+    [](const auto& param_info) {
+      return std::get<0>(param_info.param) +
+             (std::get<1>(param_info.param) == DType::kF32 ? "_f32" : "_bf16");
+    });
+
+}  // namespace
+}  // namespace kf::testing

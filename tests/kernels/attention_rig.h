@@ -1,0 +1,85 @@
+// Drives a backend's attention as the engine does: prompt slices, compaction,
+// decode steps, several sequences in one call. Test support.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/core/thread_pool.h"
+
+namespace kf::testing {
+
+// One backend per SIMD level of this machine; `threads` as BackendOptions.
+std::vector<std::string> SimdLevelNames();
+std::unique_ptr<Backend> MakeCpu(const std::string& simd, int threads = 2);
+
+struct SequenceOptions {
+  AttentionShape shape;
+  int32_t prompt = 1;  // n
+  int32_t budget = 1;  // k
+  int32_t recent = 0;  // w
+  int32_t layer = 0;
+  ScoreOptions score;  // of the prompt
+  int32_t score_first_row = 0;
+  float decode_tau = 1.25F;
+  bool add_scores = true;
+  int32_t max_steps = 0;
+  uint32_t data_seed = 1;
+  float outliers = 1.0F;  // factor of a few channels of some tokens
+  float query_scale = 1.0F;
+};
+
+// One layer of one sequence. Its qkv rows depend on data_seed and the position
+// alone; all memory starts as NaN, and its pages are scattered over the pool.
+class Sequence {
+ public:
+  Sequence(Backend& backend, const SequenceOptions& options);
+
+  // Runs prompt rows [done, done + rows) of each sequence in one call.
+  static void Prefill(std::span<Sequence* const> batch, int32_t rows);
+  void PrefillAll(int32_t slice);
+  void Compact();
+  // Feeds the next token of each sequence in one call.
+  static void Step(std::span<Sequence* const> batch);
+  void StepAlone();
+
+  std::vector<HeldTokens> Held();
+  const std::vector<float>& prompt_out() const { return prompt_out_; }
+  const std::vector<std::vector<float>>& step_out() const { return step_out_; }
+
+  const SequenceOptions& options() const { return options_; }
+  int32_t seen() const { return seen_; }
+  int32_t held() const { return held_; }
+  PageSpan prompt_pages() { return {pool_->data(), prompt_list_}; }
+  PageSpan cache_pages() { return {pool_->data(), cache_list_}; }
+  int32_t* free_slot() { return free_slot_->as<int32_t>(); }
+
+  // The unrotated row [Q | K | V] of a position.
+  std::vector<float> RowAt(int32_t position) const;
+
+ private:
+  static Backend& BackendOf(std::span<Sequence* const> batch) {
+    return batch.front()->backend_;
+  }
+
+  Backend& backend_;
+  SequenceOptions options_;
+  std::unique_ptr<Buffer> pool_;
+  std::unique_ptr<Buffer> free_slot_;
+  std::vector<int32_t> prompt_list_;
+  std::vector<int32_t> cache_list_;
+  int32_t seen_ = 0;
+  int32_t held_ = 0;
+  std::vector<float> prompt_out_;
+  std::vector<std::vector<float>> step_out_;
+};
+
+// A buffer filled with NaN of every type.
+std::unique_ptr<Buffer> NanBuffer(Backend& backend, size_t bytes);
+
+}  // namespace kf::testing

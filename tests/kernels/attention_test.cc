@@ -1,0 +1,223 @@
+// The CPU's attention against its plain twin: outputs, scores and kept sets at
+// every SIMD level, in both cache types.
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/backend.h"
+#include "kernels/ref/ref_backend.h"
+#include "tests/kernels/attention_rig.h"
+
+namespace kf::testing {
+namespace {
+
+// Sums of some hundred f32 products against sums in double; logits of outliers
+// reach hundreds, and their rounding grows through exp.
+constexpr double kOutputTolerance = 3e-5;  // of the largest |V|
+constexpr double kScoreTolerance = 1e-4;   // relative
+constexpr double kOutlierFactor = 30.0;
+
+struct Case {
+  const char* name;
+  int32_t query_heads;
+  int32_t kv_heads;
+  int32_t head_dim;
+  int32_t rotary_dim;
+  int32_t prompt;
+  int32_t budget;
+  int32_t recent;
+  int32_t steps;
+  NoiseKind noise = NoiseKind::kGumbel;
+  float tau = 1.0F;
+  float decode_tau = 1.25F;
+  float outliers = 1.0F;
+  int32_t score_first_row = 0;
+  bool resample_once = false;
+  bool add_scores = true;
+  bool scored = true;
+};
+
+constexpr NoiseKind kNone = NoiseKind::kNone;
+constexpr NoiseKind kConstant = NoiseKind::kConstant;
+constexpr NoiseKind kGumbel = NoiseKind::kGumbel;
+constexpr NoiseKind kGaussian = NoiseKind::kGaussian;
+
+const Case kCases[] = {
+    {"OneKey", 3, 1, 64, 64, 1, 1, 0, 4},
+    {"OneKeyWindow", 3, 1, 64, 64, 1, 1, 1, 4},
+    {"Fifteen", 9, 3, 64, 64, 15, 7, 2, 20},
+    {"Sixteen", 9, 3, 64, 64, 16, 8, 0, 20},
+    {"Seventeen", 9, 3, 64, 64, 17, 16, 16, 20},
+    {"ThirtyOne", 4, 4, 32, 32, 31, 15, 14, 20},
+    {"ThirtyTwo", 8, 2, 16, 16, 32, 31, 5, 20},
+    {"ThirtyThree", 8, 1, 96, 96, 33, 16, 4, 40},
+    {"SixtyFive", 10, 2, 80, 80, 65, 32, 9, 40},
+    {"Long", 4, 2, 128, 128, 200, 100, 30, 40},
+    {"PartRotary", 6, 2, 80, 20, 70, 35, 10, 20},
+    {"NoRotary", 7, 1, 64, 0, 70, 35, 10, 20},
+    {"OddWidth", 2, 1, 26, 14, 40, 20, 3, 20},
+    {"Tiny", 2, 2, 2, 2, 40, 20, 3, 20},
+    {"ChunkBefore", 3, 1, 64, 64, 262, 255, 70, 8},
+    {"ChunkAt", 3, 1, 64, 64, 262, 256, 70, 8},
+    {"ChunkAfter", 3, 1, 64, 64, 262, 257, 70, 8},
+    {"ThreeChunks", 5, 1, 32, 32, 620, 600, 100, 8},
+    {"Growing", 3, 1, 64, 64, 10, 40, 10, 60},
+    {"NothingEvicted", 3, 1, 64, 64, 50, 90, 10, 30},
+    {"Full", 3, 1, 64, 64, 50, 200, 0, 30, kNone, 1.0F, 1.0F, 1.0F, 0, false,
+     true, false},
+    {"PureWindow", 3, 1, 64, 64, 60, 30, 30, 40},
+    {"AllButOneRecent", 3, 1, 64, 64, 60, 30, 29, 40},
+    {"BudgetOne", 3, 1, 64, 64, 60, 1, 0, 10},
+    {"BudgetOneRecent", 3, 1, 64, 64, 60, 1, 1, 10},
+    {"Plain", 9, 3, 64, 64, 90, 45, 13, 30, kNone, 1.0F, 1.0F},
+    {"Constant", 9, 3, 64, 64, 90, 45, 13, 30, kConstant},
+    {"Gaussian", 9, 3, 64, 64, 90, 45, 13, 30, kGaussian, 1.0F, 1.5F},
+    {"WarmNone", 9, 3, 64, 64, 90, 45, 13, 30, kNone, 1.7F, 2.0F},
+    {"WarmGumbel", 9, 3, 64, 64, 90, 45, 13, 30, kGumbel, 1.5F, 2.0F},
+    {"UnitDecode", 9, 3, 64, 64, 90, 45, 13, 30, kGumbel, 1.0F, 1.0F},
+    {"Cool", 9, 3, 64, 64, 90, 45, 13, 30, kGumbel, 0.3F, 0.26F},
+    {"Outliers", 9, 3, 64, 64, 90, 45, 13, 30, kGumbel, 1.0F, 1.25F, 20.0F},
+    {"LastRows", 3, 1, 64, 64, 100, 50, 13, 30, kGumbel, 1.0F, 1.25F, 1.0F, 77},
+    {"NoRows", 3, 1, 64, 64, 100, 50, 13, 30, kGumbel, 1.0F, 1.25F, 1.0F, 100},
+    {"Once", 3, 1, 64, 64, 100, 50, 13, 30, kGumbel, 1.0F, 1.25F, 1.0F, 0,
+     true},
+    {"PromptScores", 3, 1, 64, 64, 100, 50, 13, 30, kGumbel, 1.0F, 1.25F, 1.0F,
+     0, false, false},
+};
+
+SequenceOptions OptionsOf(const Case& c, DType dtype) {
+  SequenceOptions o;
+  o.shape = {c.query_heads, c.kv_heads, c.head_dim,
+             c.rotary_dim,  10000.0,    dtype};
+  o.prompt = c.prompt;
+  o.budget = c.budget;
+  o.recent = c.recent;
+  o.layer = 5;
+  o.score = {c.scored, c.noise, c.resample_once, 0x123456789ABCDEFULL,
+             0,        c.tau};
+  o.score_first_row = c.score_first_row;
+  o.decode_tau = c.decode_tau;
+  o.add_scores = c.add_scores;
+  o.max_steps = c.steps;
+  o.outliers = c.outliers;
+  return o;
+}
+
+double Largest(const std::vector<float>& values) {
+  double top = 0.0;
+  for (const float v : values) {
+    top = std::max(top, std::abs(static_cast<double>(v)));
+  }
+  return top;
+}
+
+void ExpectOutputs(const std::vector<float>& got,
+                   const std::vector<float>& want,
+                   double tolerance) {
+  ASSERT_EQ(got.size(), want.size());
+  ASSERT_GT(Largest(want), 1e-3) << "the expected output is trivial";
+  const double limit = tolerance * std::max(1.0, Largest(want));
+  for (size_t i = 0; i < got.size(); ++i) {
+    // Not EXPECT_NEAR alone: a NaN must fail.
+    ASSERT_TRUE(std::abs(static_cast<double>(got[i]) -
+                         static_cast<double>(want[i])) <= limit)
+        << "at " << i << ": " << got[i] << ", want " << want[i];
+  }
+}
+
+void ExpectHeld(const std::vector<HeldTokens>& got,
+                const std::vector<HeldTokens>& want,
+                double tolerance) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t g = 0; g < got.size(); ++g) {
+    ASSERT_EQ(got[g].positions, want[g].positions) << "kv head " << g;
+    for (size_t i = 0; i < got[g].scores.size(); ++i) {
+      const auto a = static_cast<double>(got[g].scores[i]);
+      const auto b = static_cast<double>(want[g].scores[i]);
+      ASSERT_TRUE(std::abs(a - b) <= tolerance * std::abs(b) + 1e-9)
+          << "kv head " << g << ", position " << got[g].positions[i] << ": "
+          << a << ", want " << b;
+    }
+  }
+}
+
+class AttentionTest
+    : public ::testing::TestWithParam<std::tuple<std::string, DType>> {};
+
+TEST_P(AttentionTest, AgreesWithReference) {
+  const auto& [simd, dtype] = GetParam();
+  const auto cpu = MakeCpu(simd);
+  const auto reference = CreateReferenceBackend();
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(c.name);
+    const SequenceOptions options = OptionsOf(c, dtype);
+    const double factor = c.outliers > 1.0F ? kOutlierFactor : 1.0;
+    // Rounding of x + zeta counts 1 / tau times.
+    const double score_tolerance =
+        kScoreTolerance * factor *
+        std::max(1.0, 1.0 / static_cast<double>(c.decode_tau));
+    Sequence got(*cpu, options);
+    Sequence want(*reference, options);
+    got.PrefillAll(4096);
+    want.PrefillAll(4096);
+    ExpectOutputs(got.prompt_out(), want.prompt_out(),
+                  kOutputTolerance * factor);
+    got.Compact();
+    want.Compact();
+    ExpectHeld(got.Held(), want.Held(), score_tolerance);
+    for (int32_t step = 0; step < c.steps; ++step) {
+      SCOPED_TRACE(step);
+      got.StepAlone();
+      want.StepAlone();
+      ExpectOutputs(got.step_out().back(), want.step_out().back(),
+                    kOutputTolerance * factor);
+      ExpectHeld(got.Held(), want.Held(), score_tolerance);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// A tau near 0 gives all weight to the largest x + zeta; nothing overflows.
+TEST_P(AttentionTest, SmallTau) {
+  const auto& [simd, dtype] = GetParam();
+  const auto cpu = MakeCpu(simd);
+  for (const float tau : {0.2F, 1e-3F, 1e-20F, 1e-40F}) {
+    for (const NoiseKind noise : {kNone, kConstant, kGumbel, kGaussian}) {
+      SequenceOptions options = OptionsOf(
+          {"", 2, 1, 32, 32, 300, 280, 20, 3, noise, tau, tau}, dtype);
+      Sequence sequence(*cpu, options);
+      sequence.PrefillAll(4096);
+      sequence.Compact();
+      const std::vector<HeldTokens> prompt = sequence.Held();
+      double sum = 0.0;
+      for (const float s : prompt[0].scores) {
+        // Each of 300 rows gives a key at most 1 a query head.
+        ASSERT_TRUE(s >= 0.0F && s <= 600.01F) << s << ", tau " << tau;
+        sum += static_cast<double>(s);
+      }
+      ASSERT_GT(sum, 1.0);
+      sequence.StepAlone();
+      const std::vector<HeldTokens> step = sequence.Held();
+      for (const float s : step[0].scores) {
+        ASSERT_TRUE(s >= 0.0F && s <= 602.01F) << s << ", tau " << tau;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Levels,
+    AttentionTest,
+    ::testing::Combine(::testing::ValuesIn(SimdLevelNames()),
+                       ::testing::Values(DType::kF32, DType::kBF16)),
+    [](const auto& param_info) {
+      return std::get<0>(param_info.param) +
+             (std::get<1>(param_info.param) == DType::kF32 ? "_f32" : "_bf16");
+    });
+
+}  // namespace
+}  // namespace kf::testing
