@@ -6,8 +6,8 @@
 # Compile and serve.
 KF_BUILD_PACKAGES=(
   ca-certificates cmake g++ ninja-build pkg-config python3 python3-pip
-  libabsl-dev libcli11-dev libgrpc++-dev libhwy-dev libpcre2-dev
-  libprotobuf-dev libspdlog-dev libutf8proc-dev nlohmann-json3-dev
+  libabsl-dev libcivetweb-dev libcli11-dev libgrpc++-dev libhwy-dev libpcre2-dev
+  libprotobuf-dev libspdlog-dev libssl-dev libutf8proc-dev nlohmann-json3-dev
   prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc
 )
 # And test.
