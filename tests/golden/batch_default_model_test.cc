@@ -1,0 +1,32 @@
+// The same promise on the default model, whose matrices fill whole tiles of the
+// packed products.
+#include "gtest/gtest.h"
+#include "tests/golden/batch_streams.h"
+#include "tests/testing/default_model.h"
+
+namespace kf::testing {
+namespace {
+
+class BatchDefaultModelTest : public ::testing::TestWithParam<bool> {};
+
+TEST_P(BatchDefaultModelTest, StreamsEqualSolo) {
+  EngineSetup setup;
+  setup.model_path = DefaultModelPath();
+  setup.f32 = GetParam();
+  ExpectStreamsEqualSolo(std::move(setup), {.seed = 9,
+                                            .vocabulary = 49152,
+                                            .max_prompt = 40,
+                                            .min_new = 12,
+                                            .max_new = 20,
+                                            .first_new = 66});
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         BatchDefaultModelTest,
+                         ::testing::Bool(),
+                         [](const auto& test) {
+                           return test.param ? "F32" : "Bf16";
+                         });
+
+}  // namespace
+}  // namespace kf::testing

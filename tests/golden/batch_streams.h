@@ -1,0 +1,29 @@
+// 32 unlike streams that arrive at different steps, against each alone.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/golden/golden_support.h"
+
+namespace kf::testing {
+
+struct StreamMix {
+  uint32_t seed = 1;
+  int32_t vocabulary = 0;
+  int32_t max_prompt = 0;  // tokens
+  int32_t min_new = 0;     // tokens
+  int32_t max_new = 0;
+  int32_t first_new = 0;  // of stream 0, that outlasts the arrivals
+};
+
+// Policies, budgets, seeds, lengths and sampling drawn from the mix's seed.
+std::vector<engine::Request> MakeStreams(const StreamMix& mix, size_t count);
+
+// Runs the streams together, a new one every other token of stream 0, then
+// each alone in the same engine, and expects equal bits: tokens, logprobs and
+// what the caches hold.
+void ExpectStreamsEqualSolo(EngineSetup setup, const StreamMix& mix);
+
+}  // namespace kf::testing
