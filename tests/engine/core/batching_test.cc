@@ -1,0 +1,154 @@
+// A request's answer depends on the request alone: not on its neighbours, its
+// place, the slicing of prompts, or the number of threads.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "kernels/ref/ref_backend.h"
+#include "tests/engine/core/engine_harness.h"
+
+namespace kf::engine {
+namespace {
+
+// Of all kinds: policies, lengths around tile and page borders, sampling,
+// penalties, prompt logprobs.
+std::vector<Request> MixedRequests() {
+  std::vector<Request> requests;
+  requests.push_back(MakeRequest(1, 5, 30));
+  requests.push_back(MakeKeyformerRequest(2, 70, 40, 20, 5));
+  requests.push_back(MakeKeyformerRequest(3, 33, 24, 33, 0));
+  requests.push_back(MakeRequest(4, 130, 20));
+  requests.push_back(MakeKeyformerRequest(5, 1, 50, 8, 8));
+  requests.push_back(MakeKeyformerRequest(6, 96, 33, 47, 14));
+  requests.push_back(MakeKeyformerRequest(7, 31, 17, 16, 4));
+  requests.push_back(MakeKeyformerRequest(8, 64, 60, 30, 9));
+  requests[1].sampling.temperature = 1.3;
+  requests[3].output.prompt_logprobs = true;
+  requests[5].sampling.temperature = 0.8;
+  requests[5].sampling.top_k = 40;
+  requests[5].sampling.repetition_penalty = 1.2;
+  requests[6].cache.policy = CachePolicy::kH2O;
+  requests[7].cache.decode_scores = false;
+  for (Request& request : requests) request.keep_cache_report = true;
+  return requests;
+}
+
+bool SameCaches(const CacheState& a, const CacheState& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t layer = 0; layer < a.size(); ++layer) {
+    if (a[layer].size() != b[layer].size()) return false;
+    for (size_t head = 0; head < a[layer].size(); ++head) {
+      if (a[layer][head].positions != b[layer][head].positions ||
+          a[layer][head].scores != b[layer][head].scores) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+void ExpectSame(const std::vector<Outcome>& got,
+                const std::vector<Outcome>& want,
+                const std::string& how) {
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_TRUE(SameAnswer(got[i], want[i])) << how << ", request " << i;
+    ASSERT_TRUE(got[i].cache_report && want[i].cache_report);
+    EXPECT_TRUE(SameCaches(got[i].cache_report->after_prompt,
+                           want[i].cache_report->after_prompt))
+        << how << ", request " << i;
+    EXPECT_TRUE(
+        SameCaches(got[i].cache_report->at_end, want[i].cache_report->at_end))
+        << how << ", request " << i;
+  }
+}
+
+std::vector<Outcome> RunAlone(TestEngine& engine) {
+  std::vector<Outcome> outcomes;
+  for (const Request& request : MixedRequests()) {
+    outcomes.push_back(engine.Run(request));
+    EXPECT_EQ(outcomes.back().tokens.size(), *request.stopping.max_new_tokens);
+  }
+  return outcomes;
+}
+
+// Request i starts when request i - 1 has had `gap` updates.
+std::vector<Outcome> RunStaggered(TestEngine& engine, int gap) {
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  for (const Request& request : MixedRequests()) {
+    if (!sinks.empty()) sinks.back()->WaitForUpdates(gap);
+    sinks.push_back(engine.Start(request).second);
+  }
+  std::vector<Outcome> outcomes;
+  for (const auto& sink : sinks) outcomes.push_back(sink->Wait());
+  engine.ExpectNothingHeld();
+  return outcomes;
+}
+
+struct BackendCase {
+  const char* name;
+  const char* backend;
+  bool bf16;
+};
+
+class BatchingTest : public ::testing::TestWithParam<BackendCase> {
+ protected:
+  static EngineOptions Options() {
+    EngineOptions options = TinyOptions("");
+    options.backend.name = GetParam().backend;
+    if (GetParam().bf16) {
+      options.weight_format = WeightFormat::kBF16;
+      options.cache_dtype = DType::kBF16;
+    }
+    return options;
+  }
+};
+
+TEST_P(BatchingTest, JoiningAndLeavingChangesNothing) {
+  TestEngine engine({.options = Options()});
+  const std::vector<Outcome> alone = RunAlone(engine);
+  for (const int gap : {0, 1, 7}) {
+    ExpectSame(RunStaggered(engine, gap), alone, "gap " + std::to_string(gap));
+  }
+}
+
+TEST_P(BatchingTest, SlicingAndThreadsChangeNothing) {
+  TestEngine plain({.options = Options()});
+  const std::vector<Outcome> alone = RunAlone(plain);
+  for (const auto& [slice, threads] :
+       {std::pair{32, 1}, std::pair{64, 2}, std::pair{4096, 3}}) {
+    EngineOptions options = Options();
+    options.prefill_slice_tokens = slice;
+    options.backend.threads = threads;
+    TestEngine engine({.options = options});
+    ExpectSame(RunStaggered(engine, 2), alone,
+               "slice " + std::to_string(slice) + ", threads " +
+                   std::to_string(threads));
+  }
+}
+
+// The requests do evict, and noise does matter: otherwise the tests above
+// would show less than they say.
+TEST_P(BatchingTest, TheRequestsExerciseTheCache) {
+  TestEngine engine({.options = Options()});
+  Request request = MixedRequests()[1];
+  const Outcome outcome = engine.Run(request);
+  EXPECT_EQ(outcome.first_usage.evicted_tokens, 50U);
+  EXPECT_EQ(outcome.usage.evicted_tokens, 70U + 39U - 20U);
+  request.cache.noise_seed = 99;
+  const Outcome other = engine.Run(request);
+  EXPECT_FALSE(
+      SameCaches(outcome.cache_report->at_end, other.cache_report->at_end));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Backends,
+    BatchingTest,
+    ::testing::Values(BackendCase{"ReferenceF32", "reference", false},
+                      BackendCase{"CpuF32", "cpu", false},
+                      BackendCase{"CpuBf16", "cpu", true}),
+    [](const auto& param) { return std::string(param.param.name); });
+
+}  // namespace
+}  // namespace kf::engine

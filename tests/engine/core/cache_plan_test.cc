@@ -1,0 +1,93 @@
+#include "engine/cache/cache_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/testing/matchers.h"
+
+namespace kf::engine {
+namespace {
+
+using ::kf::testing::IsOk;
+using ::kf::testing::StatusIs;
+
+RequestSizes Sizes(int32_t n, int32_t t, int32_t k) {
+  return {.prompt_tokens = n,
+          .max_new_tokens = t,
+          .cut_by_context = false,
+          .budget = k,
+          .recent = 0};
+}
+
+struct PagesCase {
+  const char* name;
+  int32_t n, t, k, pages;
+};
+class PagesPerLayerTest : public ::testing::TestWithParam<PagesCase> {};
+TEST_P(PagesPerLayerTest, IsTheBudgetAndOneFreeSlot) {
+  const PagesCase& c = GetParam();
+  EXPECT_EQ(PagesPerLayer(Sizes(c.n, c.t, c.k)), c.pages);
+}
+INSTANTIATE_TEST_SUITE_P(
+    Cases,
+    PagesPerLayerTest,
+    ::testing::Values(PagesCase{"OneToken", 1, 0, 1, 1},
+                      PagesCase{"FifteenAndTheFreeOne", 100, 100, 15, 1},
+                      PagesCase{"SixteenNeedsASecond", 100, 100, 16, 2},
+                      PagesCase{"Full", 100, 100, 200, 13},
+                      PagesCase{"FullToThePage", 100, 91, 191, 12},
+                      PagesCase{"BudgetAboveTheLength", 10, 5, 100000, 1}),
+    [](const auto& param) { return std::string(param.param.name); });
+
+TEST(CheckFitsTest, PoolNamesBothNumbersInPagesAndTokens) {
+  EXPECT_THAT(CheckFitsPool(Sizes(100, 100, 200), 4, 52), IsOk());
+  const absl::Status status = CheckFitsPool(Sizes(100, 100, 200), 4, 51);
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition,
+                               "needs 52 pages (208 tokens in each of 4"));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition,
+                               "the pool has 51 (192 tokens)"));
+}
+
+TEST(CheckFitsTest, WorkspaceNamesBothNumbers) {
+  EXPECT_THAT(CheckFitsWorkspace(Sizes(100, 1, 1), 100), IsOk());
+  const absl::Status status = CheckFitsWorkspace(Sizes(101, 1, 1), 100);
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition,
+                               "has 101 tokens, the prefill workspace holds "
+                               "100"));
+}
+
+PoolSizeInput PoolInput(uint64_t requested, uint64_t available) {
+  return {.requested_bytes = requested,
+          .available_bytes = available,
+          .page_bytes = 1024,
+          .layers = 4,
+          .context_tokens = 511,
+          .max_batch = 8};
+}
+
+TEST(PoolPagesTest, RequestedIsTakenAsGiven) {
+  EXPECT_EQ(*PoolPages(PoolInput(10 * 1024 + 1023, 0)), 10);
+  EXPECT_EQ(*PoolPages(PoolInput(uint64_t{1} << 30, 0)), 1 << 20);
+}
+
+TEST(PoolPagesTest, ChosenIsAQuarterUpToWhatABatchCanFill) {
+  EXPECT_EQ(*PoolPages(PoolInput(0, 400 * 1024)), 100);
+  // (511 + 1) tokens are 32 pages, times 4 layers and 8 requests.
+  EXPECT_EQ(*PoolPages(PoolInput(0, uint64_t{1} << 40)), 1024);
+}
+
+TEST(PoolPagesTest, LessThanAPageALayerIsRefused) {
+  EXPECT_THAT(PoolPages(PoolInput(4095, 0)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "kv_pool_bytes: 4095, want at least 4096"));
+  EXPECT_THAT(PoolPages(PoolInput(0, 0)),
+              StatusIs(absl::StatusCode::kInvalidArgument, "kv_pool_bytes"));
+}
+
+TEST(AvailableMemoryTest, IsKnownHere) {
+  EXPECT_GT(AvailableMemoryBytes(), uint64_t{1} << 20);
+}
+
+}  // namespace
+}  // namespace kf::engine

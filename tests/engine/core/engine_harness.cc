@@ -1,0 +1,173 @@
+#include "tests/engine/core/engine_harness.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+
+#include "kernels/core/noise.h"
+
+namespace kf::engine {
+namespace {
+
+bool SameLogprobs(const std::vector<TokenLogprob>& a,
+                  const std::vector<TokenLogprob>& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i].id != b[i].id || a[i].rank != b[i].rank ||
+        std::bit_cast<uint64_t>(a[i].logprob) !=
+            std::bit_cast<uint64_t>(b[i].logprob) ||
+        !SameLogprobs(a[i].top, b[i].top)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+template <typename T>
+void Append(std::vector<T>& to, std::vector<T>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+}  // namespace
+
+bool SameAnswer(const Outcome& a, const Outcome& b) {
+  return a.tokens == b.tokens && a.text == b.text &&
+         a.finish_reason == b.finish_reason && a.status == b.status &&
+         SameLogprobs(a.logprobs, b.logprobs) &&
+         SameLogprobs(a.prompt_logprobs, b.prompt_logprobs);
+}
+
+void RecordingSink::OnUpdate(Update update) {
+  const MutexLock lock(mu_);
+  EXPECT_FALSE(ended_);
+  ++outcome_.updates;
+  if (update.first) {
+    ++outcome_.firsts;
+    EXPECT_EQ(outcome_.updates, 1);
+    outcome_.first_usage = update.usage;
+    outcome_.seed = update.seed;
+    outcome_.noise_seed = update.noise_seed;
+    outcome_.prompt_logprobs = std::move(update.prompt_logprobs);
+  }
+  outcome_.text += update.text;
+  Append(outcome_.tokens, update.token_ids);
+  Append(outcome_.logprobs, update.logprobs);
+  if (update.finish_reason != FinishReason::kNotFinished) {
+    EXPECT_EQ(outcome_.finish_reason, FinishReason::kNotFinished);
+    outcome_.finish_reason = update.finish_reason;
+    outcome_.stop_string = update.stop_string;
+    outcome_.usage = update.usage;
+    outcome_.cache_report = std::move(update.cache_report);
+  }
+  changed_.NotifyAll();
+}
+
+void RecordingSink::OnEnd(const absl::Status& status) {
+  const MutexLock lock(mu_);
+  EXPECT_FALSE(ended_);
+  // OK comes with a reason, an error without one.
+  EXPECT_EQ(status.ok(), outcome_.finish_reason != FinishReason::kNotFinished);
+  outcome_.status = status;
+  ended_ = true;
+  changed_.NotifyAll();
+}
+
+Outcome RecordingSink::Wait() {
+  const MutexLock lock(mu_);
+  while (!ended_) {
+    if (!changed_.WaitFor(mu_, kPatience)) {
+      ADD_FAILURE() << "the request did not end";
+      break;
+    }
+  }
+  return outcome_;
+}
+
+void RecordingSink::WaitForUpdates(int updates) {
+  const MutexLock lock(mu_);
+  while (!ended_ && outcome_.updates < updates) {
+    if (!changed_.WaitFor(mu_, kPatience)) {
+      ADD_FAILURE() << "no update " << updates << " came";
+      break;
+    }
+  }
+}
+
+bool RecordingSink::ended() const {
+  const MutexLock lock(mu_);
+  return ended_;
+}
+
+EngineOptions TinyOptions(const std::string& model_path) {
+  EngineOptions options;
+  options.model_path = model_path;
+  options.weight_format = WeightFormat::kF32;
+  options.cache_dtype = DType::kF32;
+  options.backend = {.name = "cpu", .threads = 2, .simd = "auto"};
+  options.max_batch = 16;
+  return options;
+}
+
+TestEngine::TestEngine(TestEngineParts parts) {
+  if (parts.options.model_path.empty()) {
+    parts.options.model_path =
+        WriteTinyModel(parts.spec, dir_.File("tiny.gguf"));
+  }
+  auto engine = Engine::Create(parts.options,
+                               parts.clock == nullptr ? clock_ : *parts.clock,
+                               parts.observer, std::move(parts.backend));
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  engine_ = std::move(engine).value();
+}
+
+std::pair<RequestId, std::shared_ptr<RecordingSink>> TestEngine::Start(
+    Request request) {
+  auto sink = std::make_shared<RecordingSink>();
+  const auto id = engine_->Submit(std::move(request), sink);
+  EXPECT_TRUE(id.ok()) << id.status();
+  return {id.value_or(0), sink};
+}
+
+Outcome TestEngine::Run(Request request) {
+  return Start(std::move(request)).second->Wait();
+}
+
+void TestEngine::ExpectNothingHeld() {
+  EXPECT_TRUE(engine_->WaitIdle(kPatience));
+  const EngineStats stats = engine_->Stats();
+  EXPECT_EQ(stats.pages_free, stats.pages_total);
+  EXPECT_EQ(stats.running, 0);
+  EXPECT_EQ(stats.waiting, 0);
+  EXPECT_EQ(stats.waiting_prompt_tokens, 0);
+  EXPECT_EQ(stats.physical_cache_tokens, 0);
+  EXPECT_EQ(stats.logical_cache_tokens, 0);
+}
+
+Request MakeRequest(uint32_t seed, int32_t tokens, uint32_t max_new_tokens) {
+  Request request;
+  for (int32_t i = 0; i < tokens; ++i) {
+    const uint32_t bits = MixBits(seed * 7919U + static_cast<uint32_t>(i));
+    request.prompt.push_back(static_cast<TokenId>(bits % 256U));
+  }
+  request.cache.policy = CachePolicy::kFull;
+  request.sampling.seed = seed;
+  request.stopping.max_new_tokens = max_new_tokens;
+  request.stopping.ignore_eos = true;
+  request.output.logprobs = true;
+  request.output.top_logprobs = 3;
+  return request;
+}
+
+Request MakeKeyformerRequest(uint32_t seed,
+                             int32_t tokens,
+                             uint32_t max_new_tokens,
+                             uint32_t budget,
+                             uint32_t recent) {
+  Request request = MakeRequest(seed, tokens, max_new_tokens);
+  request.cache.policy = CachePolicy::kKeyformer;
+  request.cache.tokens = budget;
+  request.cache.recent_tokens = recent;
+  return request;
+}
+
+}  // namespace kf::engine

@@ -1,0 +1,39 @@
+// One request at a time through the whole engine.
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/ref/ref_backend.h"
+#include "tests/engine/core/engine_harness.h"
+#include "tests/testing/matchers.h"
+
+namespace kf::engine {
+namespace {
+
+TEST(EngineTest, GreedyAnswerIsRepeatable) {
+  TestEngine engine;
+  const Outcome first = engine.Run(MakeRequest(1, 40, 20));
+  const Outcome second = engine.Run(MakeRequest(1, 40, 20));
+  EXPECT_EQ(first.tokens.size(), 20U);
+  EXPECT_EQ(first.finish_reason, FinishReason::kLength);
+  EXPECT_EQ(first.firsts, 1);
+  EXPECT_EQ(first.logprobs.size(), 20U);
+  EXPECT_TRUE(SameAnswer(first, second));
+  engine.ExpectNothingHeld();
+}
+
+TEST(EngineTest, CpuAndReferenceAgree) {
+  TestEngine cpu;
+  TestEngine reference({.backend = CreateReferenceBackend()});
+  const Request request = MakeKeyformerRequest(3, 60, 40, 24, 6);
+  const Outcome a = cpu.Run(request);
+  const Outcome b = reference.Run(request);
+  EXPECT_EQ(a.tokens, b.tokens);
+  ASSERT_EQ(a.logprobs.size(), b.logprobs.size());
+  for (size_t i = 0; i < a.logprobs.size(); ++i) {
+    EXPECT_NEAR(a.logprobs[i].logprob, b.logprobs[i].logprob, 1e-4);
+  }
+}
+
+}  // namespace
+}  // namespace kf::engine

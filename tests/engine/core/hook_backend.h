@@ -1,0 +1,110 @@
+// A backend in front of another one, on which tests can look, wait, spoil a
+// row, or fail.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace kf::engine {
+
+struct Hooks {
+  // Called on the engine thread after the operation. An error is returned as
+  // the operation's own.
+  std::function<absl::Status(const PromptAttentionArgs&)> prompt;
+  std::function<absl::Status(const DecodeAttentionArgs&)> decode;
+};
+
+class HookBackend final : public Backend {
+ public:
+  HookBackend(std::unique_ptr<Backend> inner, Hooks hooks)
+      : inner_(std::move(inner)), hooks_(std::move(hooks)) {}
+
+  std::string_view name() const override { return inner_->name(); }
+  std::string description() const override { return inner_->description(); }
+  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(
+      size_t bytes, std::string_view what) override {
+    return inner_->Allocate(bytes, what);
+  }
+  absl::Status Upload(std::byte* to, std::span<const std::byte> from) override {
+    return inner_->Upload(to, from);
+  }
+  absl::Status Download(std::span<std::byte> to,
+                        const std::byte* from) override {
+    return inner_->Download(to, from);
+  }
+  absl::StatusOr<std::unique_ptr<LinearWeights>> LoadLinear(
+      std::span<const WeightView> stacked, WeightFormat format) override {
+    return inner_->LoadLinear(stacked, format);
+  }
+  absl::StatusOr<std::unique_ptr<EmbeddingTable>> LoadEmbedding(
+      const WeightView& table) override {
+    return inner_->LoadEmbedding(table);
+  }
+  absl::Status Embed(const EmbeddingTable& table,
+                     std::span<const int32_t> ids,
+                     float* out) override {
+    return inner_->Embed(table, ids, out);
+  }
+  absl::Status RmsNorm(const float* x,
+                       const float* weight,
+                       float eps,
+                       int64_t rows,
+                       int64_t width,
+                       float* out) override {
+    return inner_->RmsNorm(x, weight, eps, rows, width, out);
+  }
+  absl::Status Linear(const LinearWeights& w,
+                      const float* x,
+                      int64_t rows,
+                      float* out) override {
+    return inner_->Linear(w, x, rows, out);
+  }
+  absl::Status LinearAdd(const LinearWeights& w,
+                         const float* x,
+                         int64_t rows,
+                         float* inout) override {
+    return inner_->LinearAdd(w, x, rows, inout);
+  }
+  absl::Status SwiGlu(const float* x,
+                      int64_t rows,
+                      int64_t width,
+                      float* out) override {
+    return inner_->SwiGlu(x, rows, width, out);
+  }
+  size_t PageBytes(const AttentionShape& shape) const override {
+    return inner_->PageBytes(shape);
+  }
+  absl::Status PromptAttention(const PromptAttentionArgs& args) override {
+    if (auto status = inner_->PromptAttention(args); !status.ok()) {
+      return status;
+    }
+    return hooks_.prompt ? hooks_.prompt(args) : absl::OkStatus();
+  }
+  absl::Status Compact(const CompactArgs& args) override {
+    return inner_->Compact(args);
+  }
+  absl::Status DecodeAttention(const DecodeAttentionArgs& args) override {
+    if (auto status = inner_->DecodeAttention(args); !status.ok()) {
+      return status;
+    }
+    return hooks_.decode ? hooks_.decode(args) : absl::OkStatus();
+  }
+  absl::StatusOr<std::vector<HeldTokens>> ReadHeld(
+      const AttentionShape& shape,
+      const PageSpan& cache,
+      int32_t held,
+      const int32_t* free_slot) override {
+    return inner_->ReadHeld(shape, cache, held, free_slot);
+  }
+
+ private:
+  std::unique_ptr<Backend> inner_;
+  Hooks hooks_;
+};
+
+}  // namespace kf::engine

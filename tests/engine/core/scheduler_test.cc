@@ -1,0 +1,244 @@
+// The scheduler alone: no model, no thread, and time is a number.
+#include "engine/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <map>
+#include <string>
+
+#include "kernels/backend.h"
+#include "kernels/core/noise.h"
+#include "tests/testing/matchers.h"
+
+namespace kf::engine {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr SchedulerLimits kLimits{.pool_pages = 100,
+                                  .workspace_tokens = 1000,
+                                  .max_batch = 4,
+                                  .layers = 3,
+                                  .slice_tokens = 64,
+                                  .call_rows = 128};
+
+SchedulerEntry Entry(RequestId id, int32_t tokens = 10, int64_t pages = 10) {
+  return {.id = id,
+          .priority = 0,
+          .prompt_tokens = tokens,
+          .cache_pages = pages,
+          .deadline = std::nullopt,
+          .time_limit = std::nullopt};
+}
+
+TimePoint At(int s) { return TimePoint() + seconds(s); }
+
+std::string Describe(const std::vector<PrefillCall>& calls) {
+  std::string text;
+  for (const PrefillCall& call : calls) {
+    text += "L" + std::to_string(call.layer) + ":";
+    for (const PrefillPiece& p : call.pieces) {
+      text += " " + std::to_string(p.id) + "[" + std::to_string(p.first_row) +
+              "," + std::to_string(p.first_row + p.rows) + ")";
+    }
+    text += "; ";
+  }
+  return text;
+}
+
+TEST(SchedulerTest, ShortPromptsShareTheirSlices) {
+  Scheduler scheduler(kLimits);
+  scheduler.Add(Entry(1, 20));
+  scheduler.Add(Entry(2, 30));
+  const StepPlan plan = scheduler.Plan(At(0));
+  EXPECT_THAT(plan.admit, ElementsAre(1, 2));
+  EXPECT_EQ(Describe(plan.prefill),
+            "L0: 1[0,20) 2[0,30); L1: 1[0,20) 2[0,30); L2: 1[0,20) 2[0,30); ");
+  EXPECT_EQ(plan.prefill_token_layers, 150);
+  EXPECT_THAT(plan.decode, IsEmpty());
+  EXPECT_THAT(scheduler.Plan(At(0)).decode, ElementsAre(1, 2));
+}
+
+TEST(SchedulerTest, ALongPromptIsCutAtRowTiles) {
+  Scheduler scheduler(kLimits);
+  scheduler.Add(Entry(1, 150));
+  // 64 x 3 = 192 token-layers a step, 128 rows a call.
+  EXPECT_EQ(Describe(scheduler.Plan(At(0)).prefill),
+            "L0: 1[0,128); L0: 1[128,150); L1: 1[0,32); ");
+  EXPECT_EQ(Describe(scheduler.Plan(At(0)).prefill),
+            "L1: 1[32,150); L2: 1[0,64); ");
+  EXPECT_EQ(Describe(scheduler.Plan(At(0)).prefill), "L2: 1[64,150); ");
+  EXPECT_THAT(scheduler.Plan(At(0)).decode, ElementsAre(1));
+}
+
+TEST(SchedulerTest, EveryRowOfEveryLayerRunsOnceAndInOrder) {
+  SchedulerLimits limits = kLimits;
+  limits.slice_tokens = 40;
+  Scheduler scheduler(limits);
+  std::map<RequestId, int32_t> tokens;
+  std::map<RequestId, std::pair<int32_t, int32_t>> next;  // layer, row
+  RequestId id = 0;
+  for (int step = 0; step < 400; ++step) {
+    if (step < 200 && step % 3 == 0) {
+      tokens[++id] =
+          1 + static_cast<int32_t>(MixBits(static_cast<uint32_t>(id)) % 400);
+      scheduler.Add(Entry(id, tokens[id], 1));
+    }
+    const StepPlan plan = scheduler.Plan(At(step));
+    int64_t work = 0;
+    for (const PrefillCall& call : plan.prefill) {
+      int32_t rows = 0;
+      for (const PrefillPiece& p : call.pieces) {
+        auto& [layer, row] = next[p.id];
+        ASSERT_EQ(layer, call.layer);
+        ASSERT_EQ(row, p.first_row);
+        row += p.rows;
+        rows += p.rows;
+        ASSERT_TRUE(row == tokens[p.id] || row % kPromptRowTile == 0);
+        if (row == tokens[p.id]) {
+          row = 0;
+          ++layer;
+        }
+      }
+      ASSERT_LE(rows, limits.call_rows);
+      work += rows;
+    }
+    ASSERT_EQ(work, plan.prefill_token_layers);
+    ASSERT_LE(work, int64_t{limits.slice_tokens} * limits.layers);
+    for (const RequestId done : plan.decode) {
+      ASSERT_EQ(next[done], (std::pair<int32_t, int32_t>{limits.layers, 0}));
+      scheduler.Finish(done);
+    }
+  }
+  EXPECT_TRUE(scheduler.idle());
+  EXPECT_EQ(next.size(), id);
+}
+
+TEST(SchedulerTest, AdmissionWaitsForPages) {
+  Scheduler scheduler(kLimits);
+  scheduler.Add(Entry(1, 10, 60));
+  scheduler.Add(Entry(2, 10, 41));
+  scheduler.Add(Entry(3, 10, 1));  // fits, but nobody passes
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, ElementsAre(1));
+  EXPECT_THAT(scheduler.Plan(At(1)).admit, IsEmpty());
+  scheduler.Finish(1);
+  EXPECT_THAT(scheduler.Plan(At(2)).admit, ElementsAre(2, 3));
+}
+
+TEST(SchedulerTest, AdmissionWaitsForTheWorkspaceUntilThePromptIsDone) {
+  Scheduler scheduler(kLimits);
+  scheduler.Add(Entry(1, 600));
+  scheduler.Add(Entry(2, 500));
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, ElementsAre(1));
+  int steps = 1;
+  while (scheduler.Plan(At(0)).admit.empty()) ++steps;
+  // 600 x 3 token-layers at 192 a step.
+  EXPECT_EQ(steps, 10);
+}
+
+TEST(SchedulerTest, AdmissionWaitsForABatchPlace) {
+  Scheduler scheduler(kLimits);
+  for (RequestId id = 1; id <= 6; ++id) scheduler.Add(Entry(id, 1, 1));
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, ElementsAre(1, 2, 3, 4));
+  EXPECT_EQ(scheduler.running(), 4);
+  EXPECT_THAT(scheduler.Plan(At(0)).decode, ElementsAre(1, 2, 3, 4));
+  scheduler.Finish(2);
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, ElementsAre(5));
+  EXPECT_THAT(scheduler.Plan(At(0)).decode, ElementsAre(1, 3, 4, 5));
+}
+
+TEST(SchedulerTest, HigherPriorityFirstThenArrival) {
+  Scheduler scheduler(kLimits);
+  for (RequestId id = 1; id <= 4; ++id) {
+    SchedulerEntry entry = Entry(id, 10, 50);
+    entry.priority = id >= 3 ? 1 : -1;
+    scheduler.Add(entry);
+  }
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, ElementsAre(3, 4));
+  scheduler.Finish(4);
+  scheduler.Finish(3);
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, ElementsAre(1, 2));
+}
+
+TEST(SchedulerTest, AHigherPriorityPromptRunsAheadOfALowerOne) {
+  Scheduler scheduler(kLimits);
+  scheduler.Add(Entry(1, 600));
+  scheduler.Plan(At(0));
+  SchedulerEntry urgent = Entry(2, 20);
+  urgent.priority = 5;
+  scheduler.Add(urgent);
+  const std::string calls = Describe(scheduler.Plan(At(0)).prefill);
+  EXPECT_EQ(calls.substr(0, 8), "L0: 2[0,");
+  EXPECT_THAT(scheduler.Plan(At(0)).decode, ElementsAre(2));
+}
+
+TEST(SchedulerTest, DropsInEveryState) {
+  Scheduler scheduler(kLimits);
+  scheduler.Add(Entry(1, 1, 10));    // will decode
+  scheduler.Add(Entry(2, 900, 80));  // in prefill
+  scheduler.Add(Entry(3, 1, 90));    // queued
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, ElementsAre(1, 2));
+  EXPECT_THAT(scheduler.Plan(At(0)).decode, ElementsAre(1));
+  for (const RequestId id : {1, 2, 3, 99}) scheduler.Cancel(id);
+  const StepPlan plan = scheduler.Plan(At(0));
+  EXPECT_EQ(plan.drops.size(), 3U);
+  EXPECT_THAT(plan.decode, IsEmpty());
+  EXPECT_THAT(plan.prefill, IsEmpty());
+  EXPECT_TRUE(scheduler.idle());
+  // All room is back.
+  scheduler.Add(Entry(4, 1000, 100));
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, ElementsAre(4));
+}
+
+TEST(SchedulerTest, DeadlineBeatsTimeLimitAndEitherDropsOnTime) {
+  Scheduler scheduler(kLimits);
+  SchedulerEntry both = Entry(1);
+  both.deadline = At(5);
+  both.time_limit = At(5);
+  SchedulerEntry limited = Entry(2);
+  limited.time_limit = At(6);
+  scheduler.Add(both);
+  scheduler.Add(limited);
+  EXPECT_THAT(scheduler.Plan(At(4)).drops, IsEmpty());
+  const StepPlan at5 = scheduler.Plan(At(5));
+  ASSERT_EQ(at5.drops.size(), 1U);
+  EXPECT_EQ(at5.drops[0].id, 1U);
+  EXPECT_EQ(at5.drops[0].reason, DropReason::kDeadline);
+  const StepPlan at7 = scheduler.Plan(At(7));
+  ASSERT_EQ(at7.drops.size(), 1U);
+  EXPECT_EQ(at7.drops[0].reason, DropReason::kTimeLimit);
+}
+
+TEST(SchedulerTest, ACancelledHeadLetsTheNextOneIn) {
+  Scheduler scheduler(kLimits);
+  scheduler.Add(Entry(1, 10, 60));
+  scheduler.Add(Entry(2, 10, 60));
+  scheduler.Add(Entry(3, 10, 40));
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, ElementsAre(1));
+  scheduler.Cancel(2);
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, ElementsAre(3));
+}
+
+TEST(QueueBoundTest, BoundsRequestsAndTokens) {
+  QueueBound bound(2, 100);
+  EXPECT_THAT(bound.Add(60), testing::IsOk());
+  EXPECT_THAT(bound.Add(41),
+              testing::StatusIs(absl::StatusCode::kResourceExhausted,
+                                "60 prompt tokens wait, 41 more would pass "
+                                "max_queue_tokens, 100"));
+  EXPECT_EQ(bound.tokens(), 60);
+  EXPECT_THAT(bound.Add(40), testing::IsOk());
+  EXPECT_THAT(bound.Add(0),
+              testing::StatusIs(absl::StatusCode::kResourceExhausted,
+                                "2 requests wait, max_queue_requests is 2"));
+  bound.Remove(2, 100);
+  EXPECT_EQ(bound.requests(), 0);
+  // Alone, any prompt may wait: it would never come in otherwise.
+  EXPECT_THAT(bound.Add(101), testing::IsOk());
+}
+
+}  // namespace
+}  // namespace kf::engine
