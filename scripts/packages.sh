@@ -6,7 +6,7 @@
 # Compile and serve.
 KF_BUILD_PACKAGES=(
   ca-certificates cmake g++ ninja-build pkg-config python3 python3-pip
-  libabsl-dev libcivetweb-dev libcli11-dev libgrpc++-dev libhwy-dev libpcre2-dev
+  libabsl-dev libcivetweb-dev libcli11-dev libgrpc++-dev libpcre2-dev
   libprotobuf-dev libspdlog-dev libssl-dev libutf8proc-dev nlohmann-json3-dev
   prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc
 )
@@ -22,7 +22,7 @@ KF_FULL_PACKAGES=(
 )
 # Run a built server, as the image does: shared libraries alone.
 KF_RUNTIME_PACKAGES=(
-  libabsl20220623 libgrpc++1.51 libhwy1 libpcre2-8-0 libprometheus-cpp-core1.0
+  libabsl20220623 libgrpc++1.51 libpcre2-8-0 libprometheus-cpp-core1.0
   libprotobuf32 libspdlog1.10 libutf8proc2
 )
 
