@@ -33,7 +33,7 @@ class Mapping {
   absl::Status Map(const std::string& path) {
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) return absl::ErrnoToStatus(errno, path);
-    const absl::Status mapped = MapOpened(fd, path);
+    absl::Status mapped = MapOpened(fd, path);
     close(fd);  // the mapping stays
     return mapped;
   }
