@@ -285,7 +285,17 @@ absl::Status FillEngine(engine::EngineOptions& engine) {
         "--device: \"cuda\" is not in this build, want auto or cpu");
   }
   engine.backend.threads = absl::GetFlag(FLAGS_threads);
-  engine.backend.simd = absl::GetFlag(FLAGS_simd);
+  KF_RETURN_IF_ERROR(
+      CheckRange("threads", engine.backend.threads,
+                 engine.backend.threads >= 0 && engine.backend.threads <= 1024,
+                 "0 to 1024"));
+  KF_ASSIGN_OR_RETURN(engine.backend.simd,
+                      Choose<std::string>("simd", absl::GetFlag(FLAGS_simd),
+                                          {{"auto", "auto"},
+                                           {"avx512_bf16", "avx512_bf16"},
+                                           {"avx512", "avx512"},
+                                           {"avx2", "avx2"},
+                                           {"scalar", "scalar"}}));
   KF_ASSIGN_OR_RETURN(
       engine.kv_pool_bytes,
       ParseBytes("kv_pool_bytes", absl::GetFlag(FLAGS_kv_pool_bytes)));
@@ -396,7 +406,11 @@ absl::StatusOr<ParsedFlags> ParseFlags(
   KF_RETURN_IF_ERROR(FillEngine(parsed.options.engine));
   KF_RETURN_IF_ERROR(FillNetwork(parsed.options));
   KF_RETURN_IF_ERROR(FillRest(parsed.options));
-  KF_RETURN_IF_ERROR(engine::ValidateOptions(parsed.options.engine));
+  // Its messages name fields, which are the flags' names.
+  const absl::Status engine = engine::ValidateOptions(parsed.options.engine);
+  if (!engine.ok()) {
+    return absl::Status(engine.code(), absl::StrCat("--", engine.message()));
+  }
   return parsed;
 }
 
