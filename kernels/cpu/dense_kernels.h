@@ -27,6 +27,9 @@ struct LinearBlock {
   int64_t out_stride;   // floats from a row to the next
   int64_t columns;      // > 0; a multiple of 16, or up to the end of W
   bool add;             // out += product, added once at the end
+  // Scratch of linear_bf16 for blocks of many rows, or null: the same bits, but
+  // weights are widened to f32 once a block instead of once a register tile.
+  float* widened;
 };
 
 struct DenseKernels {
@@ -39,6 +42,8 @@ struct DenseKernels {
   // to an even count. bf16_row_bytes(K) bytes.
   void (*pack_row)(const float* x, int64_t k, void* out);
   int64_t (*bf16_row_bytes)(int64_t k);
+  // Floats that LinearBlock::widened needs; 0: the level does not use it.
+  int64_t (*widened_floats)(int64_t k);
 
   // One row of Backend::RmsNorm and Backend::SwiGlu.
   void (*rms_norm)(const float* x,

@@ -60,7 +60,8 @@ struct Bf16Pairs {
   using X = uint32_t;
 };
 
-// The same sums with weights widened to f32, in the same order.
+// The same products with weights widened to f32, K in order: the sums of F32 on
+// widened weights.
 struct Bf16Widened {
   static constexpr int64_t kStepBytes = kPanelColumns * 4;
 
@@ -72,15 +73,15 @@ struct Bf16Widened {
     VU weight[kVecs];
     for (int v = 0; v < kVecs; ++v) weight[v] = LoadBits(w[v]);
     for (int r = 0; r < kRows; ++r) {
-      const VF odd = Set(x[r][2 * step + 1]);
-      for (int v = 0; v < kVecs; ++v) {
-        acc[r][v] = Fma(odd, OddBf16(weight[v]), acc[r][v]);
-      }
-    }
-    for (int r = 0; r < kRows; ++r) {
       const VF even = Set(x[r][2 * step]);
       for (int v = 0; v < kVecs; ++v) {
         acc[r][v] = Fma(even, EvenBf16(weight[v]), acc[r][v]);
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      const VF odd = Set(x[r][2 * step + 1]);
+      for (int v = 0; v < kVecs; ++v) {
+        acc[r][v] = Fma(odd, OddBf16(weight[v]), acc[r][v]);
       }
     }
   }
@@ -192,12 +193,55 @@ void Linear(const LinearBlock& b) {
 
 void LinearF32(const LinearBlock& block) { Linear<F32>(block); }
 
+// bf16 panels as f32 panels: 16 pairs of a line become two lines.
+void WidenPanels(const LinearBlock& b,
+                 int64_t panel,
+                 int64_t panels,
+                 float* to) {
+  const char* from = static_cast<const char*>(b.panels) + panel * b.panel_bytes;
+  for (int64_t line = 0; line < panels * b.steps; ++line) {
+    for (int v = 0; v < kPanelVecs; ++v) {
+      const VU pairs = LoadBits(from + line * 64 + v * kVecBytes);
+      float* even = to + line * 2 * kPanelColumns + v * kLanes;
+      Store(EvenBf16(pairs), even);
+      Store(OddBf16(pairs), even + kPanelColumns);
+    }
+  }
+}
+
+// Widens the weights of a stripe once for all its rows.
+void LinearWidened(const LinearBlock& b) {
+  constexpr int64_t kStripe = PanelsFor(kMaxRows);
+  const int64_t panels = (b.columns + kPanelColumns - 1) / kPanelColumns;
+  for (int64_t panel = 0; panel < panels; panel += kStripe) {
+    const int64_t count = panels - panel < kStripe ? panels - panel : kStripe;
+    const int64_t column = panel * kPanelColumns;
+    WidenPanels(b, panel, count, b.widened);
+    LinearBlock wide = b;
+    wide.panels = b.widened;
+    wide.panel_bytes = 2 * b.panel_bytes;
+    wide.steps = 2 * b.steps;
+    wide.out = b.out + column;
+    const int64_t left = b.columns - column;
+    const int64_t whole = count * kPanelColumns;
+    wide.columns = left < whole ? left : whole;
+    Linear<F32>(wide);
+  }
+}
+
 void LinearBf16(const LinearBlock& block) {
   if constexpr (kHasDotBf16) {
     Linear<Bf16Pairs>(block);
+  } else if (block.widened != nullptr) {
+    LinearWidened(block);
   } else {
     Linear<Bf16Widened>(block);
   }
+}
+
+int64_t WidenedFloats(int64_t k) {
+  return kHasDotBf16 ? 0
+                     : PanelsFor(kMaxRows) * kPanelColumns * ((k + 1) / 2 * 2);
 }
 
 int64_t Bf16RowBytes(int64_t k) {
@@ -285,6 +329,7 @@ const DenseKernels kDenseKernels = {
     .linear_bf16 = LinearBf16,
     .pack_row = PackRow,
     .bf16_row_bytes = Bf16RowBytes,
+    .widened_floats = WidenedFloats,
     .rms_norm = RmsNorm,
     .swiglu = SwiGlu,
 };

@@ -31,6 +31,9 @@ int64_t PanelsOfBlock(int64_t panels, int64_t row_blocks, int threads) {
   return std::clamp(tiles * kTilePanels, kTilePanels, kLongestBlock);
 }
 
+// From here on widening the weights of a block once pays.
+constexpr int64_t kWidenRows = 24;
+
 // Below this many values a region costs more than rounding them in place.
 constexpr int64_t kPackInline = 16384;
 
@@ -132,6 +135,8 @@ absl::Status RunLinear(const DenseKernels& kernels,
   if (args.rows == 0) return absl::OkStatus();
   const auto* x = reinterpret_cast<const std::byte*>(args.x);
   int64_t x_row_bytes = w.in() * static_cast<int64_t>(sizeof(float));
+  float* widened = nullptr;
+  int64_t widened_floats = 0;
   if (w.format() == WeightFormat::kBF16) {
     const int64_t row_bytes = kernels.bf16_row_bytes(w.in());
     scratch.Reset();
@@ -145,6 +150,12 @@ absl::Status RunLinear(const DenseKernels& kernels,
     } else {
       pool.ParallelFor(args.rows, pack);
     }
+    if (args.rows >= kWidenRows)
+      widened_floats = kernels.widened_floats(w.in());
+    if (widened_floats > 0) {
+      KF_ASSIGN_OR_RETURN(widened,
+                          scratch.Take<float>(pool.threads() * widened_floats));
+    }
     x = packed;
     x_row_bytes = row_bytes;
   }
@@ -157,7 +168,7 @@ absl::Status RunLinear(const DenseKernels& kernels,
                                                        : kernels.linear_bf16;
   // Row blocks of one stripe follow each other: its panels are read from memory
   // once.
-  pool.ParallelFor(stripes * row_blocks, [&](int64_t item, int) {
+  pool.ParallelFor(stripes * row_blocks, [&](int64_t item, int worker) {
     const int64_t panel = item / row_blocks * block_panels;
     const int64_t row = item % row_blocks * kBlockRows;
     const int64_t column = panel * kPanelColumns;
@@ -172,6 +183,8 @@ absl::Status RunLinear(const DenseKernels& kernels,
         .out_stride = w.out(),
         .columns = std::min(block_panels * kPanelColumns, w.out() - column),
         .add = args.add,
+        .widened =
+            widened_floats > 0 ? widened + worker * widened_floats : nullptr,
     });
   });
   return absl::OkStatus();

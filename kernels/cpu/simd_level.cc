@@ -41,6 +41,16 @@ SimdLevel DetectSimdLevel() {
 #endif
 }
 
+SimdLevel PreferredSimdLevel() {
+  const SimdLevel highest = DetectSimdLevel();
+#if defined(__x86_64__)
+  if (highest == SimdLevel::kAvx512Bf16 && __builtin_cpu_is("intel")) {
+    return SimdLevel::kAvx512;
+  }
+#endif
+  return highest;
+}
+
 std::vector<SimdLevel> AvailableSimdLevels() {
   std::vector<SimdLevel> levels;
   const int highest = static_cast<int>(DetectSimdLevel());
@@ -49,7 +59,7 @@ std::vector<SimdLevel> AvailableSimdLevels() {
 }
 
 absl::StatusOr<SimdLevel> ParseSimdLevel(std::string_view text) {
-  if (text == "auto") return DetectSimdLevel();
+  if (text == "auto") return PreferredSimdLevel();
   std::string offer = "auto";
   for (const SimdLevel level : AvailableSimdLevels()) {
     if (text == NameOf(level)) return level;

@@ -18,27 +18,35 @@ inline void Keep(T& value) {
 #endif
 }
 
+// Unrolled by pragma: an accumulator has to be a register. Kept at the start,
+// since equal accumulators would be merged into one.
 int64_t FmaF32(int64_t rounds) {
   VF acc[kAccumulators] = {};
-  for (VF& v : acc) Keep(v);  // equal accumulators would be merged into one
+#pragma GCC unroll 24
+  for (int i = 0; i < kAccumulators; ++i) Keep(acc[i]);
   VF a = Set(0.5F);
   Keep(a);
-  for (int64_t i = 0; i < rounds; ++i) {
-    for (VF& v : acc) v = Fma(v, a, a);
+  for (int64_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 24
+    for (int i = 0; i < kAccumulators; ++i) acc[i] = Fma(acc[i], a, a);
   }
-  for (VF& v : acc) Keep(v);
+#pragma GCC unroll 24
+  for (int i = 0; i < kAccumulators; ++i) Keep(acc[i]);
   return rounds * kAccumulators * kLanes * 2;
 }
 
 int64_t DotPairs(int64_t rounds) {
   VF acc[kAccumulators] = {};
-  for (VF& v : acc) Keep(v);  // equal accumulators would be merged into one
+#pragma GCC unroll 24
+  for (int i = 0; i < kAccumulators; ++i) Keep(acc[i]);
   VU a = SetBits(0x3F003F00U);
   Keep(a);
-  for (int64_t i = 0; i < rounds; ++i) {
-    for (VF& v : acc) v = DotBf16(v, a, a);
+  for (int64_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 24
+    for (int i = 0; i < kAccumulators; ++i) acc[i] = DotBf16(acc[i], a, a);
   }
-  for (VF& v : acc) Keep(v);
+#pragma GCC unroll 24
+  for (int i = 0; i < kAccumulators; ++i) Keep(acc[i]);
   return rounds * kAccumulators * kLanes * 4;
 }
 
@@ -47,9 +55,11 @@ void Read(const void* from, int64_t bytes) {
   const char* p = static_cast<const char*>(from);
   VU sum[kStreams] = {};
   for (int64_t i = 0; i < stream; i += kVecBytes) {
+#pragma GCC unroll 8
     for (int s = 0; s < kStreams; ++s) sum[s] ^= LoadBits(p + s * stream + i);
   }
-  for (VU& v : sum) Keep(v);
+#pragma GCC unroll 8
+  for (int s = 0; s < kStreams; ++s) Keep(sum[s]);
 }
 
 }  // namespace

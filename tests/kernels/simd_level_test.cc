@@ -13,7 +13,8 @@ using absl::StatusCode::kInvalidArgument;
 using testing::StatusIs;
 
 TEST(SimdLevel, ParsesWhatTheMachineHas) {
-  EXPECT_EQ(cpu::ParseSimdLevel("auto").value(), cpu::DetectSimdLevel());
+  EXPECT_EQ(cpu::ParseSimdLevel("auto").value(), cpu::PreferredSimdLevel());
+  EXPECT_LE(cpu::PreferredSimdLevel(), cpu::DetectSimdLevel());
   for (const cpu::SimdLevel level : cpu::AvailableSimdLevels()) {
     EXPECT_EQ(cpu::ParseSimdLevel(cpu::NameOf(level)).value(), level);
   }
