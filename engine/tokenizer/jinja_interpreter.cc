@@ -142,8 +142,8 @@ class Interpreter {
     if (object.name_space() == nullptr) {
       return context_.Error("only a namespace's attributes can be set");
     }
-    // Within a namespace another one could make a cycle.
-    if (value.depth() >= JinjaValue::kMaxDepth) {
+    // Within a namespace another one could make a cycle; containers hold none.
+    if (value.name_space() != nullptr) {
       return context_.Error("a namespace cannot hold a namespace");
     }
     object.name_space()->members.insert_or_assign(statement.names[1],
