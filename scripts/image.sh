@@ -86,6 +86,7 @@ call_image() {
   http=127.0.0.1:$(free_port)
   container=keyformer-ci
   podman_ run -d --name "$container" --network host --read-only \
+    --no-healthcheck \
     --cap-drop all --ulimit nofile=4096:4096 --ulimit nproc=4096:4096 \
     -e "KEYFORMER_GRPC_ADDRESS=$grpc" -e "KEYFORMER_HTTP_ADDRESS=$http" \
     localhost/keyformer:ci >/dev/null
