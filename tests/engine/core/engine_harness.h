@@ -77,9 +77,9 @@ class FakeClock final : public Clock {
 };
 
 struct TestEngineParts {
-  testing::TinyModelSpec spec;
-  EngineOptions options = TinyOptions("");  // no path: a model of `spec`
-  std::unique_ptr<Backend> backend;         // null: options.backend
+  testing::TinyModelSpec spec = {};
+  EngineOptions options = TinyOptions("");     // no path: a model of `spec`
+  std::unique_ptr<Backend> backend = nullptr;  // null: options.backend
   EngineObserver* observer = nullptr;
   const Clock* clock = nullptr;  // null: a steady one
 };

@@ -15,8 +15,8 @@ namespace kf::engine {
 struct Hooks {
   // Called on the engine thread after the operation. An error is returned as
   // the operation's own.
-  std::function<absl::Status(const PromptAttentionArgs&)> prompt;
-  std::function<absl::Status(const DecodeAttentionArgs&)> decode;
+  std::function<absl::Status(const PromptAttentionArgs&)> prompt = nullptr;
+  std::function<absl::Status(const DecodeAttentionArgs&)> decode = nullptr;
 };
 
 class HookBackend final : public Backend {

@@ -81,9 +81,10 @@ TEST(SchedulerTest, EveryRowOfEveryLayerRunsOnceAndInOrder) {
   std::map<RequestId, int32_t> tokens;
   std::map<RequestId, std::pair<int32_t, int32_t>> next;  // layer, row
   RequestId id = 0;
-  for (int step = 0; step < 400; ++step) {
+  for (int step = 0; step < 1000; ++step) {
     if (step < 200 && step % 3 == 0) {
-      tokens[++id] =
+      ++id;
+      tokens[id] =
           1 + static_cast<int32_t>(MixBits(static_cast<uint32_t>(id)) % 400);
       scheduler.Add(Entry(id, tokens[id], 1));
     }
@@ -182,7 +183,7 @@ TEST(SchedulerTest, DropsInEveryState) {
   scheduler.Add(Entry(3, 1, 90));    // queued
   EXPECT_THAT(scheduler.Plan(At(0)).admit, ElementsAre(1, 2));
   EXPECT_THAT(scheduler.Plan(At(0)).decode, ElementsAre(1));
-  for (const RequestId id : {1, 2, 3, 99}) scheduler.Cancel(id);
+  for (const RequestId id : {1U, 2U, 3U, 99U}) scheduler.Cancel(id);
   const StepPlan plan = scheduler.Plan(At(0));
   EXPECT_EQ(plan.drops.size(), 3U);
   EXPECT_THAT(plan.decode, IsEmpty());
