@@ -83,7 +83,8 @@ absl::StatusOr<JinjaValue> JinjaValue::Namespace(JinjaDict members) {
   KF_RETURN_IF_ERROR(CheckDepth(DepthOf(members)));
   JinjaValue result;
   result.depth_ = kMaxDepth;  // fits into no container
-  result.value_ = std::make_shared<JinjaNamespace>(std::move(members));
+  result.value_ =
+      std::make_shared<JinjaNamespace>(JinjaNamespace{std::move(members)});
   return result;
 }
 
