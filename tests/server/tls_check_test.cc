@@ -1,0 +1,34 @@
+#include "server/tls_check.h"
+
+#include <fstream>
+
+#include "tests/server/tls_files.h"
+#include "tests/testing/matchers.h"
+#include "tests/testing/temp_dir.h"
+
+namespace kf::server {
+namespace {
+
+using testing::IsOk;
+using testing::StatusIs;
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+TEST(CheckTlsFiles, WantsAPairThatBelongsTogether) {
+  const testing::TempDir dir;
+  const auto a = testing::MakeTlsPair(dir.path(), "a");
+  const auto b = testing::MakeTlsPair(dir.path(), "b");
+  std::ofstream(dir.File("empty"));
+  EXPECT_THAT(CheckTlsFiles({a.cert_path, a.key_path, ""}), IsOk());
+  EXPECT_THAT(CheckTlsFiles({a.cert_path, a.key_path, b.cert_path}), IsOk());
+  EXPECT_THAT(CheckTlsFiles({a.cert_path, b.key_path, ""}),
+              StatusIs(kInvalid, "--tls_key: " + b.key_path));
+  EXPECT_THAT(CheckTlsFiles({dir.File("none"), a.key_path, ""}),
+              StatusIs(kInvalid, "--tls_cert: "));
+  EXPECT_THAT(CheckTlsFiles({a.cert_path, dir.File("empty"), ""}),
+              StatusIs(kInvalid, "--tls_key: "));
+  EXPECT_THAT(CheckTlsFiles({a.cert_path, a.key_path, dir.File("empty")}),
+              StatusIs(kInvalid, "--tls_client_ca: "));
+}
+
+}  // namespace
+}  // namespace kf::server
