@@ -1,8 +1,15 @@
 #include "server/http_server.h"
 
+#include <arpa/inet.h>
 #include <civetweb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <string_view>
+#include <thread>
 
 #include "kernels/core/status.h"
 #include "server/address.h"
@@ -57,6 +64,20 @@ int DropMessage(const mg_connection* /*connection*/, const char* /*message*/) {
   return 1;
 }
 
+// Connects to our own port on the loopback and leaves.
+void Knock(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+  if (fd < 0) return;
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  // A failure only means that stopping takes its two seconds.
+  (void)connect(fd, reinterpret_cast<const sockaddr*>(&address),
+                sizeof(address));
+  close(fd);
+}
+
 }  // namespace
 
 HttpServer::HttpServer(HttpHandlers handlers)
@@ -96,7 +117,20 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
 }
 
 HttpServer::~HttpServer() {
-  if (context_ != nullptr) mg_stop(context_);
+  if (context_ != nullptr) {
+    // civetweb's listener looks at its stop flag every two seconds, or when a
+    // connection comes.
+    std::atomic<bool> stopped = false;
+    std::thread stopper([&] {
+      mg_stop(context_);
+      stopped = true;
+    });
+    while (!stopped) {
+      Knock(port_);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    stopper.join();
+  }
   mg_exit_library();
 }
 
