@@ -15,10 +15,11 @@ TEST_P(BatchDefaultModelTest, StreamsEqualSolo) {
   setup.f32 = GetParam();
   ExpectStreamsEqualSolo(std::move(setup), {.seed = 9,
                                             .vocabulary = 49152,
-                                            .max_prompt = 40,
-                                            .min_new = 12,
-                                            .max_new = 20,
-                                            .first_new = 66});
+                                            .max_prompt = 32,
+                                            .min_new = 10,
+                                            .max_new = 14,
+                                            .first_new = 16,
+                                            .arrivals_per_step = 4});
 }
 
 INSTANTIATE_TEST_SUITE_P(All,

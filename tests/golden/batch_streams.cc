@@ -84,13 +84,14 @@ void ExpectStreamsEqualSolo(EngineSetup setup, const StreamMix& mix) {
   const std::vector<engine::Request> streams = MakeStreams(mix, kStreams);
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (size_t i = 0; i < streams.size(); ++i) {
-    if (i > 0) sinks.front()->WaitForTokens(2 * i);
+    if (i > 0) sinks.front()->WaitForTokens(1 + i / mix.arrivals_per_step);
     sinks.push_back(std::make_shared<CollectingSink>());
     const auto id = engine->Submit(streams[i], sinks.back());
     ASSERT_TRUE(id.ok()) << id.status();
   }
   std::vector<Outcome> together;
   for (const auto& sink : sinks) together.push_back(sink->Wait());
+  ::testing::Test::RecordProperty("widest_step", widest.rows());
   EXPECT_GE(widest.rows(), 8) << "the streams hardly overlapped";
 
   for (size_t i = 0; i < streams.size(); ++i) {

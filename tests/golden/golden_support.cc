@@ -233,6 +233,12 @@ uint64_t Fnv1a(std::string_view bytes) {
 std::string Difference(const GoldenCase& want, const Outcome& got) {
   if (!got.status.ok()) return got.status.ToString();
   if (got.tokens != want.tokens) return "tokens differ";
+  const bool full = want.request.cache.policy == CachePolicy::kFull;
+  const uint32_t budget = full ? 0U : static_cast<uint32_t>(want.budget);
+  if (got.usage.cache_budget_tokens != budget) {
+    return absl::StrCat("the budget is ", got.usage.cache_budget_tokens,
+                        ", want ", budget);
+  }
   if (got.logprobs.size() != want.logprobs.size()) return "logprobs missing";
   for (size_t i = 0; i < want.logprobs.size(); ++i) {
     const double off = std::abs(got.logprobs[i] - want.logprobs[i]);
@@ -241,7 +247,6 @@ std::string Difference(const GoldenCase& want, const Outcome& got) {
                           want.logprobs[i]);
     }
   }
-  const bool full = want.request.cache.policy == CachePolicy::kFull;
   const size_t n = want.request.prompt.size();
   const engine::CacheReport& report = got.report;
   if (report.after_prompt.empty()) return "no cache report";

@@ -16,6 +16,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
+import math
 import pathlib
 import platform
 import random
@@ -165,9 +166,20 @@ def draw_case(rng, index):
         "max_new": max_new,
         "ignore_eos": rng.random() < 0.9,
     }
-    if index % 12 == 5:
-        case["forced"] = [rng.randrange(258) for _ in range(max_new)]
+    case["is_forced"] = index % 12 == 5
     return case
+
+
+def draw_forced(rng, model, case):
+    """Tokens that greedy decoding would not take, and that are no absurd ones: a draw at temperature 2."""
+    Recorder.trap = None
+    session = Recorder(model, oracle.Policy(**case["policy"]), case["max_new"])
+    logits, forced = session.prefill(case["prompt"]), []
+    while len(forced) < case["max_new"]:
+        p = oracle.softmax(logits / 2)
+        forced.append(rng.choices(range(len(p)), p)[0])
+        logits = session.decode(forced[-1])
+    return forced
 
 
 def sizes_are_legal(case):
@@ -221,6 +233,7 @@ def main():
     a = ap.parse_args()
     rng = random.Random(a.seed)
     accepted, rejected, much = [], {"score_gap": 0, "logit_margin": 0, "sizes": 0}, 0
+    nearest = {"score_gap": math.inf, "logit_margin": math.inf}  # of the accepted
     traps = dict.fromkeys(("drop_leaving", "frozen", "recent_zero_off", "bf16_scores"), 0)
     with tempfile.TemporaryDirectory() as folder:
         specs, models = make_models(a.make_model, folder)
@@ -230,6 +243,8 @@ def main():
             rejected["sizes"] += 1
             continue
         model = models[case["model"]]
+        if case.pop("is_forced"):
+            case["forced"] = draw_forced(rng, model, case)
         result, session = run(model, case)
         if session.min_gap < MIN_SCORE_GAP:
             rejected["score_gap"] += 1
@@ -242,11 +257,13 @@ def main():
         result["logprobs"] = [round(x, 7) for x in result["logprobs"]]
         case["want"] = result
         much += evicts_much(case, session)
+        nearest["score_gap"] = min(nearest["score_gap"], float(session.min_gap))
+        nearest["logit_margin"] = min(nearest["logit_margin"], float(session.min_margin))
         if case["policy"]["kind"] != "full":
             for trap in traps:
                 traps[trap] += changed(case, run(model, case, trap)[0])
         accepted.append(case)
-    print(f"accepted {len(accepted)}, rejected {rejected}, evicting much {much}, changed by traps {traps}")
+    print(f"accepted {len(accepted)}, rejected {rejected}, nearest {nearest}, evicting much {much}, changed by traps {traps}")
     if len(accepted) < 40 or 4 * much < 3 * len(accepted) or min(traps.values()) < MIN_TRAPPED:
         sys.exit("make_golden: too few cases of some kind: see above")
     header = {
@@ -254,6 +271,7 @@ def main():
         "command": f"python tests/golden/make_golden.py --make-model make_tiny_model --seed {a.seed} --candidates {a.candidates}",
         "versions": {"python": platform.python_version(), "numpy": np.__version__, "gguf": importlib.metadata.version("gguf")},
         "rejected": rejected,
+        "nearest": nearest,
         "evicting_much": much,
         "changed_by_traps": traps,
     }
