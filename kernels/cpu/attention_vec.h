@@ -28,11 +28,16 @@ inline VF QkStep(VF acc, VU k, VU q) {
   }
 }
 
-// out[r][16 p + slot] = scale q[r] . k for kRows queries and kPages pages.
-template <int kRows, int kPages, bool kBf16>
+inline void Prefetch(const void* address) { __builtin_prefetch(address); }
+
+// out[r][16 p + slot] = scale q[r] . k for kRows queries and kPages pages. With
+// kAhead, K of the blocks `ahead` is fetched meanwhile: pages are scattered, so
+// the machine's own prefetching starts anew at each.
+template <int kRows, int kPages, bool kBf16, bool kAhead>
 inline void QkTile(const uint32_t* q,
                    int64_t q_stride,
                    const unsigned char* const* blocks,
+                   const unsigned char* const* ahead,
                    int32_t steps,
                    float scale,
                    float* out,
@@ -45,6 +50,10 @@ inline void QkTile(const uint32_t* q,
     for (int v = 0; v < kVecs; ++v) {
       k[v] = LoadBits(blocks[v / kPageVecs] + s * 64 +
                       (v % kPageVecs) * kVecBytes);
+    }
+    if constexpr (kAhead) {
+#pragma GCC unroll 16
+      for (int p = 0; p < kPages; ++p) Prefetch(ahead[p] + s * 64);
     }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
@@ -77,26 +86,31 @@ struct QkWork {
 };
 
 // Takes kPages pages at a time from `page` on, as long as there are so many;
-// the first page left over.
-template <int kRows, int kPages, bool kBf16>
+// the first page left over. kAhead: see QkTile.
+template <int kRows, int kPages, bool kBf16, bool kAhead>
 inline int32_t QkSweep(const QkWork& work, int32_t page) {
   for (; page + kPages <= work.page_count; page += kPages) {
     const unsigned char* blocks[kPages];
-    for (int p = 0; p < kPages; ++p) blocks[p] = Block(work.pages, page + p);
+    const unsigned char* ahead[kPages];
+    for (int p = 0; p < kPages; ++p) {
+      const int32_t next = page + kPages + p;
+      blocks[p] = Block(work.pages, page + p);
+      ahead[p] = next < work.page_count ? Block(work.pages, next) : blocks[p];
+    }
     for (int32_t r = 0; r < work.rows; r += kRows) {
-      QkTile<kRows, kPages, kBf16>(
-          work.q + int64_t{r} * work.steps, work.steps, blocks, work.steps,
-          work.scale, work.out + r * work.out_stride + page * kSlots,
-          work.out_stride);
+      QkTile<kRows, kPages, kBf16, kAhead>(
+          work.q + int64_t{r} * work.steps, work.steps, blocks, ahead,
+          work.steps, work.scale,
+          work.out + r * work.out_stride + page * kSlots, work.out_stride);
     }
   }
   return page;
 }
 
-template <int kRows, int kPages, bool kBf16>
+template <int kRows, int kPages, bool kBf16, bool kAhead>
 inline void QkLogits(const QkWork& work) {
-  int32_t page = QkSweep<kRows, kPages, kBf16>(work, 0);
-  if constexpr (kPages > 1) page = QkSweep<kRows, 1, kBf16>(work, page);
+  const int32_t page = QkSweep<kRows, kPages, kBf16, kAhead>(work, 0);
+  if constexpr (kPages > 1) QkSweep<kRows, 1, kBf16, kAhead>(work, page);
 }
 
 using VH = uint16_t __attribute__((vector_size(kVecBytes / 2)));
@@ -113,11 +127,13 @@ inline VF LoadValue(const uint16_t* from) { return LoadBf16(from); }
 
 // acc[r][c] += sum over `slots` of p[r][slot] v[slot][c] for kRows rows and
 // kVecs vectors of channels. Lanes beyond a row's end read what follows it
-// (the next row, or the block's positions) and are never used.
-template <int kRows, int kVecs, typename Value>
+// (the next row, or the block's positions) and are never used. With kAhead, the
+// rows of `ahead` are fetched meanwhile.
+template <int kRows, int kVecs, bool kAhead, typename Value>
 inline void PvTile(const float* p,
                    int64_t p_stride,
                    const Value* v,
+                   const Value* ahead,
                    int64_t v_stride,
                    int64_t slots,
                    VF (&acc)[kRows][kVecs]) {
@@ -126,6 +142,14 @@ inline void PvTile(const float* p,
 #pragma GCC unroll 16
     for (int c = 0; c < kVecs; ++c) {
       values[c] = LoadValue(v + i * v_stride + c * kLanes);
+    }
+    if constexpr (kAhead) {
+      constexpr int kBytes = kVecs * kLanes * static_cast<int>(sizeof(Value));
+#pragma GCC unroll 16
+      for (int byte = 0; byte < kBytes; byte += 64) {
+        Prefetch(reinterpret_cast<const unsigned char*>(ahead + i * v_stride) +
+                 byte);
+      }
     }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {

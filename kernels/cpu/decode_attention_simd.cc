@@ -36,9 +36,9 @@ void ChunkLogits(const DecodeChunk& chunk, int32_t first) {
                        chunk.logits + int64_t{first} * kDecodeChunk,
                        kDecodeChunk};
   if (layout.bf16) {
-    QkLogits<kHeads, PagesAtOnce(kHeads), true>(work);
+    QkLogits<kHeads, PagesAtOnce(kHeads), true, true>(work);
   } else {
-    QkLogits<kHeads, PagesAtOnce(kHeads), false>(work);
+    QkLogits<kHeads, PagesAtOnce(kHeads), false, true>(work);
   }
 }
 
@@ -52,12 +52,19 @@ void WeightedValues(const DecodeChunk& chunk,
   const HeadLayout& layout = *chunk.layout;
   VF acc[kHeads][kVecs] = {};
   for (int32_t slot = 0; slot < chunk.slots; slot += kSlots) {
-    const unsigned char* block = Block(chunk.pages, slot / kSlots);
     const int32_t slots =
         chunk.slots - slot < kSlots ? chunk.slots - slot : kSlots;
-    PvTile(chunk.logits + int64_t{first} * kDecodeChunk + slot, kDecodeChunk,
-           reinterpret_cast<const Value*>(block + layout.v_offset) + channel,
-           layout.d, slots, acc);
+    const auto values_of = [&](int32_t page) {
+      return reinterpret_cast<const Value*>(Block(chunk.pages, page) +
+                                            layout.v_offset) +
+             channel;
+    };
+    const int32_t page = slot / kSlots;
+    const bool last = slot + kSlots >= chunk.slots;
+    PvTile<kHeads, kVecs, true>(
+        chunk.logits + int64_t{first} * kDecodeChunk + slot, kDecodeChunk,
+        values_of(page), values_of(last ? page : page + 1), layout.d, slots,
+        acc);
   }
 #pragma GCC unroll 16
   for (int r = 0; r < kHeads; ++r) {

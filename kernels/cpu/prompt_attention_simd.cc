@@ -66,9 +66,9 @@ void TileLogits(const PromptTile& tile, const uint32_t* q, int32_t pages) {
       tile.pages,   pages,        q,           tile.rows,
       layout.steps, layout.scale, tile.logits, tile.logits_stride};
   if (layout.bf16) {
-    QkLogits<kQkRows, kQkPages, true>(work);
+    QkLogits<kQkRows, kQkPages, true, false>(work);
   } else {
-    QkLogits<kQkRows, kQkPages, false>(work);
+    QkLogits<kQkRows, kQkPages, false, false>(work);
   }
 }
 
@@ -144,8 +144,10 @@ void AddBlock(const PromptTile& tile,
         acc[i][c] = Load(sums + i * width + c * kLanes);
       }
     }
-    PvTile(tile.logits + r * tile.logits_stride + first, tile.logits_stride,
-           tile.values + channel, width, slots, acc);
+    const float* values = tile.values + channel;
+    PvTile<kPvRows, kVecs, false>(tile.logits + r * tile.logits_stride + first,
+                                  tile.logits_stride, values, values, width,
+                                  slots, acc);
 #pragma GCC unroll 16
     for (int i = 0; i < kPvRows; ++i) {
 #pragma GCC unroll 16

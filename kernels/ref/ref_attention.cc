@@ -16,27 +16,23 @@ float Stored(float x, DType dtype) {
   return dtype == DType::kBF16 ? Bf16ToFloat(FloatToBf16(x)) : x;
 }
 
-// Rotates the adjacent pairs of one head's leading channels, in f32 with angles
-// in double: the same arithmetic as the fast back ends, so that rounding K to
-// bf16 gives the same bits.
-void Rotate(const AttentionShape& shape, int32_t position, float* x) {
+// Rotates the adjacent pairs of each head's leading channels in one fused row
+// [Q | K | V], in f32 with angles in double: the same arithmetic as the fast
+// back ends, so that rounding K to bf16 gives the same bits.
+void RotateRow(const AttentionShape& shape, int32_t position, float* row) {
   for (int32_t i = 0; i < shape.rotary_dim; i += 2) {
     const double angle =
         position *
         std::pow(shape.rope_base, -static_cast<double>(i) / shape.rotary_dim);
     const auto c = static_cast<float>(std::cos(angle));
     const auto s = static_cast<float>(std::sin(angle));
-    const float a = x[i];
-    const float b = x[i + 1];
-    x[i] = a * c - b * s;
-    x[i + 1] = a * s + b * c;
-  }
-}
-
-// Rotates one fused row [Q | K | V] in place.
-void RotateRow(const AttentionShape& shape, int32_t position, float* row) {
-  for (int32_t h = 0; h < shape.query_heads + shape.kv_heads; ++h) {
-    Rotate(shape, position, row + int64_t{h} * shape.head_dim);
+    for (int32_t h = 0; h < shape.query_heads + shape.kv_heads; ++h) {
+      float* x = row + int64_t{h} * shape.head_dim + i;
+      const float a = x[0];
+      const float b = x[1];
+      x[0] = a * c - b * s;
+      x[1] = a * s + b * c;
+    }
   }
 }
 
