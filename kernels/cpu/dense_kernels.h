@@ -14,6 +14,7 @@ namespace kf::cpu {
 // read 4 or 8 panels side by side, which also keeps as many memory streams in
 // flight.
 inline constexpr int64_t kPanelColumns = 16;
+inline constexpr int64_t kLineBytes = 64;  // a step over K, of either format
 
 // A block of out = x W^T, or inout += x W^T.
 struct LinearBlock {

@@ -18,8 +18,6 @@ constexpr int PanelsFor(int rows) {
 }
 
 struct F32 {
-  static constexpr int64_t kStepBytes = kPanelColumns * 4;
-
   template <int kRows, int kVecs>
   static inline void Step(const float* const (&x)[kRows],
                           int64_t step,
@@ -41,8 +39,6 @@ struct F32 {
 
 // Pairs against pairs: two products a lane and instruction.
 struct Bf16Pairs {
-  static constexpr int64_t kStepBytes = kPanelColumns * 4;
-
   template <int kRows, int kVecs>
   static inline void Step(const uint32_t* const (&x)[kRows],
                           int64_t step,
@@ -63,8 +59,6 @@ struct Bf16Pairs {
 // The same products with weights widened to f32, K in order: the sums of F32 on
 // widened weights.
 struct Bf16Widened {
-  static constexpr int64_t kStepBytes = kPanelColumns * 4;
-
   template <int kRows, int kVecs>
   static inline void Step(const float* const (&x)[kRows],
                           int64_t step,
@@ -113,7 +107,7 @@ void Tile(const LinearBlock& b, int64_t row, int64_t panel, int64_t ahead) {
   const int64_t ahead_bytes = ahead * b.panel_bytes;
   VF acc[kRows][kVecs] = {};
   for (int64_t step = 0; step < b.steps; ++step) {
-    const int64_t offset = step * Format::kStepBytes;
+    const int64_t offset = step * kLineBytes;
     const void* w[kVecs];
     for (int v = 0; v < kVecs; ++v) {
       w[v] = line[v / kPanelVecs] + offset + v % kPanelVecs * kVecBytes;
@@ -201,7 +195,7 @@ void WidenPanels(const LinearBlock& b,
   const char* from = static_cast<const char*>(b.panels) + panel * b.panel_bytes;
   for (int64_t line = 0; line < panels * b.steps; ++line) {
     for (int v = 0; v < kPanelVecs; ++v) {
-      const VU pairs = LoadBits(from + line * 64 + v * kVecBytes);
+      const VU pairs = LoadBits(from + line * kLineBytes + v * kVecBytes);
       float* even = to + line * 2 * kPanelColumns + v * kLanes;
       Store(EvenBf16(pairs), even);
       Store(OddBf16(pairs), even + kPanelColumns);
@@ -210,7 +204,7 @@ void WidenPanels(const LinearBlock& b,
 }
 
 // Widens the weights of a stripe once for all its rows.
-void LinearWidened(const LinearBlock& b) {
+[[maybe_unused]] void LinearWidened(const LinearBlock& b) {
   constexpr int64_t kStripe = PanelsFor(kMaxRows);
   const int64_t panels = (b.columns + kPanelColumns - 1) / kPanelColumns;
   for (int64_t panel = 0; panel < panels; panel += kStripe) {
@@ -229,8 +223,10 @@ void LinearWidened(const LinearBlock& b) {
   }
 }
 
+// Bf16Pairs with the instruction, else Bf16Widened.
+template <bool kPairs>
 void LinearBf16(const LinearBlock& block) {
-  if constexpr (kHasDotBf16) {
+  if constexpr (kPairs) {
     Linear<Bf16Pairs>(block);
   } else if (block.widened != nullptr) {
     LinearWidened(block);
@@ -326,7 +322,7 @@ void SwiGlu(const float* gate, const float* up, int64_t width, float* out) {
 extern const DenseKernels kDenseKernels;
 const DenseKernels kDenseKernels = {
     .linear_f32 = LinearF32,
-    .linear_bf16 = LinearBf16,
+    .linear_bf16 = LinearBf16<kHasDotBf16>,
     .pack_row = PackRow,
     .bf16_row_bytes = Bf16RowBytes,
     .widened_floats = WidenedFloats,

@@ -150,8 +150,9 @@ absl::Status RunLinear(const DenseKernels& kernels,
     } else {
       pool.ParallelFor(args.rows, pack);
     }
-    if (args.rows >= kWidenRows)
+    if (args.rows >= kWidenRows) {
       widened_floats = kernels.widened_floats(w.in());
+    }
     if (widened_floats > 0) {
       KF_ASSIGN_OR_RETURN(widened,
                           scratch.Take<float>(pool.threads() * widened_floats));

@@ -34,8 +34,7 @@ class PackedLinear : public LinearWeights {
   int64_t steps() const {
     return format_ == WeightFormat::kF32 ? in_ : (in_ + 1) / 2;
   }
-  // A step of either format is a line of 64 bytes.
-  int64_t panel_bytes() const { return steps() * 64; }
+  int64_t panel_bytes() const { return steps() * kLineBytes; }
   int64_t panel_count() const {
     return (out_ + kPanelColumns - 1) / kPanelColumns;
   }
