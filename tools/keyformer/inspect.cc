@@ -2,9 +2,12 @@
 #include <google/protobuf/util/json_util.h>
 #include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "tools/client_lib/connect_flags.h"
 #include "tools/client_lib/text_input.h"
@@ -12,6 +15,8 @@
 
 namespace kf::tools {
 namespace {
+
+constexpr std::chrono::milliseconds kHealthPoll(100);
 
 constexpr char kInfoExamples[] = R"(Examples:
   keyformer info
@@ -22,9 +27,9 @@ constexpr char kLoadExamples[] = R"(Examples:
   watch -n 1 keyformer load)";
 
 constexpr char kHealthExamples[] = R"(Examples:
-  keyformer health                                         the process lives
-  keyformer health --service keyformer.v1.GenerationService  it can serve
-  keyformer health --wait 60                               after a start
+  keyformer health                    does the process live?
+  keyformer health --service keyformer.v1.GenerationService   can it serve?
+  keyformer health --wait 60          wait for that after a start
 
 Exit code 0 if SERVING, 1 if not, 3 if there is no connection.)";
 
@@ -137,16 +142,27 @@ ExitCode RunLoad(bool json, Session& session) {
   return kExitOk;
 }
 
+// With --wait: until it serves, or that time is over.
 ExitCode RunHealth(const std::string& service, Session& session) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point deadline =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                         std::chrono::duration<double>(session.connect.wait_s));
   ExitCode code = kExitOk;
   const std::unique_ptr<Client> client =
       ConnectOrExplain(session.connect, code);
   if (client == nullptr) return code;
-  const auto state =
-      client->CheckHealth(service, {.timeout_s = session.timeout_s});
-  if (!state.ok()) return Fail(state.status());
-  std::printf("%s\n", state->c_str());
-  return *state == "SERVING" ? kExitOk : kExitError;
+  while (true) {
+    const auto state =
+        client->CheckHealth(service, {.timeout_s = session.timeout_s});
+    if (!state.ok()) return Fail(state.status());
+    const bool serving = *state == "SERVING";
+    if (serving || Clock::now() >= deadline) {
+      std::printf("%s\n", state->c_str());
+      return serving ? kExitOk : kExitError;
+    }
+    std::this_thread::sleep_for(kHealthPoll);
+  }
 }
 
 }  // namespace
