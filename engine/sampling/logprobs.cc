@@ -23,13 +23,15 @@ TokenLogprob LogprobOf(std::span<const float> logits,
   const auto logit = [logits](TokenId i) {
     return logits[static_cast<size_t>(i)];
   };
-  const double largest = *std::max_element(logits.begin(), logits.end());
+  const auto largest =
+      static_cast<double>(*std::max_element(logits.begin(), logits.end()));
   double sum = 0.0;
-  for (const float x : logits) sum += std::exp(double{x} - largest);
+  for (const float x : logits)
+    sum += std::exp(static_cast<double>(x) - largest);
   // The largest is taken off first: the difference is exact where it matters.
   const double log_sum = std::log(sum);
   const auto logprob = [&](TokenId i) {
-    return (double{logit(i)} - largest) - log_sum;
+    return (static_cast<double>(logit(i)) - largest) - log_sum;
   };
 
   const auto better = [&logit](TokenId a, TokenId b) {

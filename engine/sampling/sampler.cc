@@ -27,7 +27,8 @@ double DrawUniform(uint64_t seed, uint32_t step, uint32_t stream) {
 
 // Adjustments are finite, but their result may pass what a float holds.
 float ToFiniteFloat(double x) {
-  constexpr double kLimit = std::numeric_limits<float>::max();
+  constexpr auto kLimit =
+      static_cast<double>(std::numeric_limits<float>::max());
   return static_cast<float>(std::clamp(x, -kLimit, kLimit));
 }
 
@@ -50,7 +51,8 @@ void Sampler::Adjust(const Input& input) {
   // -inf stays: the model rules the token out, whatever the bias.
   const auto update = [this](TokenId id, auto f) {
     float& logit = logits_[static_cast<size_t>(id)];
-    if (logit != kMinusInfinity) logit = ToFiniteFloat(f(double{logit}));
+    if (logit != kMinusInfinity)
+      logit = ToFiniteFloat(f(static_cast<double>(logit)));
   };
   for (const auto& [id, bias] : p.logit_bias) {
     update(id, [b = bias](double x) { return x + b; });
@@ -74,12 +76,14 @@ void Sampler::Adjust(const Input& input) {
 // Weights relative to the largest, so that no temperature overflows: the
 // largest has weight 1, and the others vanish as the temperature does.
 void Sampler::ListCandidates(double temperature) {
-  const double top = *std::max_element(logits_.begin(), logits_.end());
+  const auto top =
+      static_cast<double>(*std::max_element(logits_.begin(), logits_.end()));
   candidates_.clear();
   for (TokenId id = 0; id < vocabulary_; ++id) {
     const float logit = logits_[static_cast<size_t>(id)];
     if (logit == kMinusInfinity) continue;
-    const double weight = std::exp((double{logit} - top) / temperature);
+    const double weight =
+        std::exp((static_cast<double>(logit) - top) / temperature);
     candidates_.push_back({logit, id, weight, 0.0});
   }
 }

@@ -59,7 +59,7 @@ TEST(LogprobOfTest, TopIsCutToTheVocabulary) {
 TEST(LogprobOfTest, LargeLogitsDoNotOverflow) {
   const std::vector<float> logits = {3e38F, 3e38F, -3e38F, -kInf};
   EXPECT_NEAR(LogprobOf(logits, 0, 0).logprob, -std::log(2.0), 1e-12);
-  EXPECT_EQ(LogprobOf(logits, 3, 0).logprob, -double{kInf});
+  EXPECT_EQ(LogprobOf(logits, 3, 0).logprob, -static_cast<double>(kInf));
   EXPECT_EQ(LogprobOf(logits, 3, 0).rank, 4U);
 }
 

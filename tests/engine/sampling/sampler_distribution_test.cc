@@ -46,7 +46,8 @@ std::function<bool(size_t, size_t)> MoreProbable(const Distribution& p) {
 
 Distribution Exact(const std::vector<float>& logits, const SamplingParams& s) {
   Distribution p;
-  for (const float x : logits) p.push_back(std::exp(double{x} / s.temperature));
+  for (const float x : logits)
+    p.push_back(std::exp(static_cast<double>(x) / s.temperature));
   p = Normalise(p);
   if (s.top_k > 0) {
     Distribution kept(p.size(), 0.0);
