@@ -335,7 +335,7 @@ void Engine::Stop(const absl::Status& status) {
 
 EngineStats Engine::Stats() const {
   const MutexLock lock(impl_->mu);
-  const CoreReport& report = impl_->report;
+  const CoreReport report = impl_->report;
   return {
       .running = report.running,
       .waiting = impl_->bound.requests(),

@@ -240,13 +240,51 @@ INSTANTIATE_TEST_SUITE_P(Kinds,
                            return std::string(p.param.name);
                          });
 
-TEST(LifecycleTest, TimeLimitWhileQueuedIsAnOrdinaryEnd) {
+TEST(LifecycleTest, ADeadlineThatHasPassedEndsBeforeAdmission) {
   FakeClock clock;
-  TestEngine engine({.clock = &clock});
+  CountingObserver observer;
+  TestEngine engine({.observer = &observer, .clock = &clock});
   Request request = MakeRequest(1, 10, 10);
-  request.deadline = clock.Now();  // has passed already
+  request.deadline = clock.Now();
   EXPECT_THAT(engine.Run(request).status,
               StatusIs(absl::StatusCode::kDeadlineExceeded, ""));
+  EXPECT_EQ(observer.admitted, 0);
+  EXPECT_EQ(observer.failed, 1);
+  engine.ExpectNothingHeld();
+}
+
+TEST(LifecycleTest, TimeLimitWhileQueuedIsAnOrdinaryEnd) {
+  Gate gate;
+  FakeClock clock;
+  std::atomic<bool> armed{false};
+  EngineOptions options = TinyOptions("");
+  options.max_batch = 1;
+  TestEngine engine({.options = options,
+                     .backend = Hooked({.prompt =
+                                            [&](const PromptAttentionArgs&) {
+                                              if (armed) gate.Pass();
+                                              return absl::OkStatus();
+                                            }}),
+                     .clock = &clock});
+  armed = true;
+  const auto first = engine.Start(MakeRequest(1, 10, 5));
+  gate.WaitUntilReached();
+  Request limited = MakeRequest(2, 10, 5);
+  limited.stopping.time_limit_ms = 100.0;
+  limited.output.echo_prompt = true;
+  limited.prompt_text = "prompt";
+  const auto second = engine.Start(limited);
+  clock.Advance(std::chrono::milliseconds(100));
+  gate.Open();
+  const Outcome outcome = second.second->Wait();
+  EXPECT_THAT(outcome.status, IsOk());
+  EXPECT_EQ(outcome.finish_reason, FinishReason::kTimeLimit);
+  EXPECT_EQ(outcome.firsts, 1);
+  EXPECT_EQ(outcome.text, "prompt");
+  EXPECT_TRUE(outcome.tokens.empty());
+  EXPECT_EQ(outcome.usage.queue_ms, 100.0);
+  EXPECT_EQ(outcome.usage.prefill_ms, 0.0);
+  EXPECT_EQ(first.second->Wait().tokens.size(), 5U);
   engine.ExpectNothingHeld();
 }
 
