@@ -120,7 +120,8 @@ struct PromptAttentionItem {
 struct PromptAttentionArgs {
   AttentionShape shape;
   int32_t layer = 0;
-  float* qkv = nullptr;  // [M, qkv_dim], unrotated; rotated in place
+  // [M, qkv_dim], unrotated; scratch of the call: undefined afterwards.
+  float* qkv = nullptr;
   float* out = nullptr;  // [M, H d]
   std::span<const PromptAttentionItem> items;
 };
@@ -156,8 +157,9 @@ struct DecodeAttentionItem {
 struct DecodeAttentionArgs {
   AttentionShape shape;
   int32_t layer = 0;
-  float* qkv = nullptr;  // [M, qkv_dim], unrotated; rotated in place
-  float* out = nullptr;  // [M, H d]
+  // [M, qkv_dim], unrotated; scratch of the call: undefined afterwards.
+  float* qkv = nullptr;
+  float* out = nullptr;                        // [M, H d]
   std::span<const DecodeAttentionItem> items;  // M, item i is row i
 };
 
@@ -258,8 +260,10 @@ class Backend {
 
 struct BackendOptions {
   std::string name = "cpu";  // "cpu" or "reference"
-  int threads = 0;           // 0: the machine's cores
-  // The highest SIMD level used: auto, avx512_bf16, avx512, avx2, scalar.
+  int threads = 0;           // 0: UsableCores() of kernels/core/cpu_count.h
+  // scalar, avx2, avx512, avx512_bf16: exactly that level is used. auto: the
+  // one preferred on this machine, the highest but for one case (Intel's
+  // avx512_bf16 is slower than its avx512: PreferredSimdLevel).
   std::string simd = "auto";
 };
 

@@ -9,6 +9,7 @@
 #include <immintrin.h>
 #endif
 
+#include "kernels/core/cpu_count.h"
 #include "kernels/core/mutex.h"
 #include "kernels/core/status.h"
 
@@ -135,9 +136,9 @@ struct ThreadPool::State {
 ThreadPool::ThreadPool(int threads)
     : threads_(threads), state_(std::make_unique<State>()) {
   KF_CHECK(threads >= 1);
-  const auto cores = std::thread::hardware_concurrency();
-  // Spinning on a core that another of our threads waits for only delays it.
-  const bool own_core = static_cast<unsigned>(threads) <= cores;
+  // Spinning on a core that another of our threads waits for only delays it, as
+  // does spinning a CPU quota away.
+  const bool own_core = threads <= UsableCores();
   state_->spins = own_core ? kSpins : 0;
   state_->workers.reserve(static_cast<size_t>(threads - 1));
   for (int worker = 1; worker < threads; ++worker) {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "kernels/core/aligned.h"
+#include "kernels/core/cpu_count.h"
 #include "kernels/core/status.h"
 #include "kernels/core/thread_pool.h"
 #include "kernels/cpu/attention.h"
@@ -204,10 +204,9 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(
   }
   KF_ASSIGN_OR_RETURN(const cpu::SimdLevel level,
                       cpu::ParseSimdLevel(options.simd));
-  const int cores = static_cast<int>(
-      std::clamp(std::thread::hardware_concurrency(), 1U, 1024U));
   return std::make_unique<CpuBackend>(
-      level, options.threads == 0 ? cores : options.threads);
+      level, options.threads == 0 ? std::min(UsableCores(), kMaxThreads)
+                                  : options.threads);
 }
 
 }  // namespace kf
