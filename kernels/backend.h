@@ -215,7 +215,8 @@ class Backend {
   virtual absl::Status Embed(const EmbeddingTable& table,
                              std::span<const int32_t> ids,
                              float* out) = 0;
-  // out = x / sqrt(mean(x^2) + eps) * weight, [M, width]; out may be x.
+  // out = x / sqrt(mean(x^2) + eps) * weight, [M, width]; out may be x. A row
+  // that holds NaN or infinity comes out as NaN.
   virtual absl::Status RmsNorm(const float* x,
                                const float* weight,
                                float eps,

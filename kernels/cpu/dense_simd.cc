@@ -271,8 +271,7 @@ void PackRow(const float* x, int64_t k, void* out) {
   }
 }
 
-void RmsNorm(
-    const float* x, const float* weight, float eps, int64_t width, float* out) {
+double SumOfSquares(const float* x, int64_t width) {
   // Four partial sums hide the latency of the addition; their order is fixed
   // by the width alone.
   VF sum[4] = {};
@@ -288,9 +287,25 @@ void RmsNorm(
   for (; i < width; ++i) {
     total += static_cast<double>(x[i]) * static_cast<double>(x[i]);
   }
+  if (total < __builtin_inf()) return total;
+  // Above 1.8e19 squares overflow a float, but no double.
+  total = 0.0;
+  for (i = 0; i < width; ++i) {
+    total += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  }
+  return total;
+}
+
+void RmsNorm(
+    const float* x, const float* weight, float eps, int64_t width, float* out) {
+  const double total = SumOfSquares(x, width);
   const double mean = total / static_cast<double>(width);
-  const auto scale =
-      static_cast<float>(1.0 / __builtin_sqrt(mean + static_cast<double>(eps)));
+  // Infinity must not scale the rest of its row to zero: that would hide it.
+  const float scale =
+      total < __builtin_inf()
+          ? static_cast<float>(1.0 /
+                               __builtin_sqrt(mean + static_cast<double>(eps)))
+          : __builtin_nanf("");
   int64_t j = 0;
   for (; j + kLanes <= width; j += kLanes) {
     Store(Load(x + j) * Set(scale) * Load(weight + j), out + j);

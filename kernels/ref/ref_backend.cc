@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <new>
 #include <utility>
 
@@ -153,8 +154,10 @@ class RefBackend final : public Backend {
         squares += static_cast<double>(x[i]) * static_cast<double>(x[i]);
       }
       const double scale =
-          1.0 / std::sqrt(squares / static_cast<double>(width) +
-                          static_cast<double>(eps));
+          std::isfinite(squares)
+              ? 1.0 / std::sqrt(squares / static_cast<double>(width) +
+                                static_cast<double>(eps))
+              : std::numeric_limits<double>::quiet_NaN();
       for (int64_t i = 0; i < width; ++i) {
         out[i] = static_cast<float>(static_cast<double>(x[i]) * scale *
                                     static_cast<double>(weight[i]));

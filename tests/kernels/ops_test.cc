@@ -67,6 +67,45 @@ TEST_P(OpsTest, RmsNormOfZerosAndHugeValues) {
   EXPECT_THAT(out, NearRef(weight, 1e-5, 0.0));
 }
 
+// Squares that no float holds, and values that no number holds: in a vector, in
+// the last partial one.
+TEST_P(OpsTest, RmsNormNeverHidesWhatIsNotFinite) {
+  constexpr int64_t kWidth = 131;
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  const std::vector<float> weight = RandomValues(kWidth, 2);
+  const auto both = [&](const std::vector<float>& x) {
+    std::vector<std::vector<float>> outs;
+    for (Backend* backend : {reference_.get(), cpu_.get()}) {
+      std::vector<float> out(x.size());
+      EXPECT_THAT(backend->RmsNorm(x.data(), weight.data(), 1e-5F, 1, kWidth,
+                                   out.data()),
+                  IsOk());
+      outs.push_back(out);
+    }
+    return outs;
+  };
+  for (const size_t place : {size_t{0}, size_t{63}, size_t{128}, size_t{130}}) {
+    SCOPED_TRACE(place);
+    for (const float huge : {1.9e19F, -1e30F, 3.4e38F}) {
+      SCOPED_TRACE(huge);
+      std::vector<float> x = RandomValues(kWidth, 1);
+      x[place] = huge;
+      const auto outs = both(x);
+      EXPECT_GT(std::abs(outs[0][place]), 0.0F);
+      EXPECT_THAT(outs[1], NearRef(outs[0], 2e-6, 1e-12));
+    }
+    for (const float bad : {kInf, -kInf, std::nanf("")}) {
+      SCOPED_TRACE(bad);
+      std::vector<float> x = RandomValues(kWidth, 1);
+      x[place] = bad;
+      for (const std::vector<float>& out : both(x)) {
+        EXPECT_TRUE(std::all_of(out.begin(), out.end(),
+                                [](float v) { return std::isnan(v); }));
+      }
+    }
+  }
+}
+
 TEST_P(OpsTest, SwiGlu) {
   for (const int64_t width : kWidths) {
     for (const int64_t rows : {1, 3, 40}) {
