@@ -97,10 +97,10 @@ struct DecodeChunk {
   ScoreSpec score;
   const NoiseWords* words;  // [group]
   float* logits;            // [group][kDecodeChunk], working memory
-  // Out, for each head: max, sum, noisy shift, noisy sum, padding to
-  // kPartialHeader, then the weighted sum of V [padded_d].
+  // Out, for each head: max, sum, largest, noisy sum (RowSums of noise_vec.h),
+  // padding to kPartialHeader, then the weighted sum of V [padded_d].
   float* partial;
-  // Out: exp((x + zeta - noisy shift) / tau) for each slot.
+  // Out: exp((x - max + zeta - largest) / tau) for each slot.
   float* numerators;
   int64_t numerators_stride;  // from a head to the next
 };

@@ -10,7 +10,7 @@ namespace {
 // Fields of a partial's header.
 constexpr int kMax = 0;
 constexpr int kSum = 1;
-constexpr int kShift = 2;
+constexpr int kLargest = 2;
 constexpr int kNoisySum = 3;
 
 // Heads taken together: each line of K and V is loaded once for all of them.
@@ -137,7 +137,7 @@ void ChunkSoftmax(const DecodeChunk& chunk,
       chunk.partial + int64_t{head} * (kPartialHeader + chunk.layout->padded_d);
   header[kMax] = sums.max;
   header[kSum] = sums.sum;
-  header[kShift] = sums.shift;
+  header[kLargest] = sums.largest;
   header[kNoisySum] = sums.noisy_sum;
 }
 
@@ -169,29 +169,36 @@ void CombineOutput(const DecodeCombine& combine, int32_t head, int32_t chunks) {
   for (int32_t i = 0; i < layout.d; ++i) out[i] *= inverse;
 }
 
+// How far chunk a's noisy exponents lie above those of b, before tau.
+float NoisyLead(const float* a, const float* b) {
+  return (a[kMax] - b[kMax]) + (a[kLargest] - b[kLargest]);
+}
+
 // Adds one head's noisy softmax to the page scores.
 void AddScores(const DecodeCombine& combine, int32_t head, int32_t chunks) {
   const HeadLayout& layout = *combine.layout;
   const int64_t width = kPartialHeader + layout.padded_d;
   const float* first = combine.partial + head * width;
   const int64_t stride = combine.group * width;
-  float shift = first[kShift];
+  const float* top = first;
   for (int32_t c = 1; c < chunks; ++c) {
-    const float s = first[c * stride + kShift];
-    shift = s > shift ? s : shift;
+    const float* partial = first + c * stride;
+    if (NoisyLead(partial, top) > 0.0F) top = partial;
   }
   const float inverse_tau = InverseTau(combine.score.tau);
+  const auto weight = [top, inverse_tau](const float* partial) {
+    return ExpOne(NoisyLead(partial, top) * inverse_tau);
+  };
   float sum = 0.0F;
   for (int32_t c = 0; c < chunks; ++c) {
     const float* partial = first + c * stride;
-    sum += ExpOne((partial[kShift] - shift) * inverse_tau) * partial[kNoisySum];
+    sum += weight(partial) * partial[kNoisySum];
   }
   const float inverse = 1.0F / sum;
   const float* numerators =
       combine.numerators + head * combine.numerators_stride;
   for (int32_t c = 0; c < chunks; ++c) {
-    const VF share = Set(
-        ExpOne((first[c * stride + kShift] - shift) * inverse_tau) * inverse);
+    const VF share = Set(weight(first + c * stride) * inverse);
     const int32_t begin = c * kDecodeChunk;
     const int32_t end = combine.slots - begin < kDecodeChunk
                             ? combine.slots

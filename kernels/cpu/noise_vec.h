@@ -116,11 +116,12 @@ inline VF Zeta(NoiseWords row, VU key) {
 }
 
 // Of one row over some keys: sum = sum exp(x - max), noisy_sum = sum
-// exp((x + zeta - shift) / tau).
+// exp((x - max + zeta - largest) / tau). `largest` stays apart from max: their
+// sum would round at max's size, and tau may be small against that.
 struct RowSums {
   float max;
   float sum;
-  float shift;
+  float largest;
   float noisy_sum;
 };
 
@@ -173,10 +174,10 @@ inline RowSums CleanSoftmax(float* x, int64_t count) {
     Store(e, x + i);
     sum = sum + e;
   }
-  return {max, ReduceAdd(sum), max, 0.0F};
+  return {max, ReduceAdd(sum), 0.0F, 0.0F};
 }
 
-// As CleanSoftmax, and exp((x + zeta - shift) / tau) to `noisy`.
+// As CleanSoftmax, and exp((x - max + zeta - largest) / tau) to `noisy`.
 template <int kNoise, bool kUnitTau, typename Positions>
 inline RowSums NoisySoftmax(float* x,
                             int64_t count,
@@ -213,17 +214,16 @@ inline RowSums NoisySoftmax(float* x,
     Store(numerator, noisy + i);
     noisy_sum = noisy_sum + numerator;
   }
-  float shift = max;
+  float largest = 0.0F;
   if (!kUnitTau && own_max) {
-    const float largest = ReduceMax(top);
-    shift = max + largest;
+    largest = ReduceMax(top);
     for (int64_t i = 0; i < count; i += kLanes) {
       const VF numerator = Exp((Load(noisy + i) - Set(largest)) * inverse_tau);
       Store(numerator, noisy + i);
       noisy_sum = noisy_sum + numerator;
     }
   }
-  return {max, ReduceAdd(sum), shift, ReduceAdd(noisy_sum)};
+  return {max, ReduceAdd(sum), largest, ReduceAdd(noisy_sum)};
 }
 
 template <typename Positions>

@@ -53,6 +53,7 @@ Sequence::Sequence(Backend& backend, const SequenceOptions& options)
 }
 
 std::vector<float> Sequence::RowAt(int32_t position) const {
+  if (options_.rows) return options_.rows(position);
   std::mt19937 random(options_.data_seed * 1000003U +
                       static_cast<uint32_t>(position));
   std::normal_distribution<float> normal;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <random>
 #include <span>
@@ -32,10 +33,13 @@ struct SequenceOptions {
   uint32_t data_seed = 1;
   float outliers = 1.0F;  // factor of a few channels of some tokens
   float query_scale = 1.0F;
+  // Row [Q | K | V] of a position; none: random ones.
+  std::function<std::vector<float>(int32_t position)> rows;
 };
 
-// One layer of one sequence. Its qkv rows depend on data_seed and the position
-// alone; all memory starts as NaN, and its pages are scattered over the pool.
+// One layer of one sequence. Its qkv rows depend on its options and the
+// position alone; all memory starts as NaN, and its pages are scattered over
+// the pool.
 class Sequence {
  public:
   Sequence(Backend& backend, const SequenceOptions& options);

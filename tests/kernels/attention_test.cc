@@ -232,6 +232,58 @@ TEST_P(AttentionTest, SmallTau) {
   }
 }
 
+// Keys of two chunks that share the weight of a step of tau 0.001: x + zeta is
+// 1000 for each of them, within 2^-11. The logits, 2 x / sqrt(4), are exact, so
+// only what is added to them later can lose the 1e-3 that decide.
+TEST(SmallTauTest, ChunksShareTheWeight) {
+  constexpr int32_t kPrompt = 400;
+  constexpr uint32_t kSeed = 77;
+  SequenceOptions options;
+  options.shape = {1, 1, 4, 0, 10000.0, DType::kF32};
+  options.prompt = kPrompt;
+  options.budget = kPrompt + 1;
+  options.score = {true, kGumbel, false, kSeed, 0, 1.0F};
+  options.score_first_row = kPrompt;
+  options.decode_tau = 1e-3F;
+  options.max_steps = 1;
+  const NoiseRow noise = MakeNoiseRow(kSeed, kPrompt, 0, 0, 0);
+  options.rows = [&](int32_t position) {
+    const double zeta =
+        NoiseZeta(kGumbel, noise, static_cast<uint32_t>(position));
+    // The others are e^-1000 and less.
+    const double x = position % 25 == 3 ? 1000.0 - zeta : 980.0;
+    const double k = std::round(x * 1024.0) / 1024.0;
+    return std::vector<float>{2.0F,
+                              0.0F,
+                              0.0F,
+                              0.0F,  // q
+                              static_cast<float>(k),
+                              0.0F,
+                              0.0F,
+                              0.0F,
+                              1.0F,
+                              2.0F,
+                              3.0F,
+                              4.0F};
+  };
+  const auto scores = [&options](Backend& backend) {
+    Sequence sequence(backend, options);
+    sequence.PrefillAll(4096);
+    sequence.Compact();
+    sequence.StepAlone();
+    return sequence.Held();
+  };
+  const std::vector<HeldTokens> want = scores(*CreateReferenceBackend());
+  int sharers = 0;
+  for (const float s : want[0].scores) sharers += s > 0.01F;
+  ASSERT_EQ(sharers, kPrompt / 25);
+  for (const std::string& simd : SimdLevelNames()) {
+    SCOPED_TRACE(simd);
+    // What zeta may be off by in fast code, over tau: 1e-3 in practice.
+    ExpectHeld(scores(*MakeCpu(simd)), want, 3e-3);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Levels,
     AttentionTest,
