@@ -22,8 +22,8 @@ KF_FULL_PACKAGES=(
 )
 # Run a built server, as the image does: shared libraries alone.
 KF_RUNTIME_PACKAGES=(
-  libabsl20220623 libgrpc++1.51 libpcre2-8-0 libprometheus-cpp-core1.0
-  libprotobuf32 libspdlog1.10 libutf8proc2
+  libabsl20220623 libcivetweb1 libgrpc++1.51 libpcre2-8-0
+  libprometheus-cpp-core1.0 libprotobuf32 libspdlog1.10 libssl3 libutf8proc2
 )
 
 # Prints those of the given packages that are not installed, one a line.
