@@ -300,7 +300,8 @@ void FillNoise(NoiseWords words,
     int32_t keys[kLanes] = {};
     const int64_t lanes = count - i < kLanes ? count - i : kLanes;
     for (int64_t j = 0; j < lanes; ++j) keys[j] = positions[i + j];
-    const VF zeta = Zeta<kNoise>(words, LoadBits(keys));
+    float zeta[kLanes];
+    DrawNoise<kNoise, false>(ListedPositions{keys}, words, kLanes, zeta);
     for (int64_t j = 0; j < lanes; ++j) out[i + j] = zeta[j];
   }
 }

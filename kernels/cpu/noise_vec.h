@@ -21,39 +21,23 @@ inline VI SetInt(int32_t x) {
 
 inline VF NegativeInfinity() { return BitsToFloat(SetBits(0xFF800000U)); }
 
-// ln x of normal x > 0, to 1 ulp also near 1. Cephes logf (S. Moshier).
+// ln x of normal x > 0, relative error below 3e-7 also near 1: x = 2^e (1 + m)
+// with 1 + m in [sqrt(1/2), sqrt(2)), and a minimax polynomial of ln(1 + m) /
+// m.
 inline VF Log(VF x) {
   const VU bits = FloatToBits(x);
-  VI exponent = reinterpret_cast<VI>(bits >> 23) - 126;
-  VF m = BitsToFloat((bits & SetBits(0x007FFFFFU)) | SetBits(0x3F000000U));
-  const VI low = m < Set(0.707106781186547524F);
-  exponent = exponent + low;
-  m = (low ? m + m : m) - Set(1.0F);
-  const VF e = __builtin_convertvector(exponent, VF);
-  const VF z = m * m;
-  VF p = Set(7.0376836292e-2F);
-  p = Fma(p, m, Set(-1.1514610310e-1F));
-  p = Fma(p, m, Set(1.1676998740e-1F));
-  p = Fma(p, m, Set(-1.2420140846e-1F));
-  p = Fma(p, m, Set(1.4249322787e-1F));
-  p = Fma(p, m, Set(-1.6668057665e-1F));
-  p = Fma(p, m, Set(2.0000714765e-1F));
-  p = Fma(p, m, Set(-2.4999993993e-1F));
-  p = Fma(p, m, Set(3.3333331174e-1F));
-  VF y = m * z * p;
-  y = Fma(e, Set(-2.12194440e-4F), y);
-  y = Fma(z, Set(-0.5F), y);
-  return Fma(e, Set(0.693359375F), m + y);
-}
-
-// 1 / x to 1 ulp, x normal.
-inline VF Reciprocal(VF x) {
-#if KF_SIMD_LEVEL >= 2
-  const VF r = _mm512_rcp14_ps(x);
-  return Fma(Fma(-x, r, Set(1.0F)), r, r);
-#else
-  return Set(1.0F) / x;
-#endif
+  const VU scaled = bits - SetBits(0x3F3504F3U);
+  const VF e = __builtin_convertvector(reinterpret_cast<VI>(scaled) >> 23, VF);
+  const VF m = BitsToFloat(bits - (scaled & SetBits(0xFF800000U))) - Set(1.0F);
+  VF p = Set(-0.10106896F);
+  p = Fma(p, m, Set(0.16222581F));
+  p = Fma(p, m, Set(-0.1725083F));
+  p = Fma(p, m, Set(0.19900165F));
+  p = Fma(p, m, Set(-0.24969909F));
+  p = Fma(p, m, Set(0.3333506F));
+  p = Fma(p, m, Set(-0.50000364F));
+  p = Fma(p, m, Set(0.99999994F));
+  return Fma(e, Set(0.693147181F), p * m);
 }
 
 inline VF SquareRoot(VF x) {
@@ -89,30 +73,13 @@ inline VU MixBits(VU x) {
   return x ^ (x >> 16);
 }
 
+// UnitInterval of noise.h: 1 + k 2^-23 less 1 - 2^-24, both exact.
 inline VF UnitInterval(VU bits) {
-  const VF k = __builtin_convertvector(reinterpret_cast<VI>(bits >> 9), VF);
-  return (k + Set(0.5F)) * Set(0x1p-23F);
+  return BitsToFloat((bits >> 9) | SetBits(0x3F800000U)) - Set(1.0F - 0x1p-24F);
 }
 
 inline VF NoiseU(NoiseWords row, VU key) {
   return UnitInterval(MixBits(MixBits(key ^ SetBits(row.a)) + SetBits(row.b)));
-}
-
-// NoiseZeta of noise.h, within 1e-5.
-template <int kNoise>
-inline VF Zeta(NoiseWords row, VU key) {
-  if constexpr (kNoise == kGumbelNoise) {
-    return -Log(-Log(NoiseU(row, key)));
-  } else if constexpr (kNoise == kGaussianNoise) {
-    const VF u2 = NoiseU({row.b, row.a}, key);
-    const VF radius = SquareRoot(Set(-2.0F) * Log(NoiseU(row, key)));
-    return Fma(radius * CosTurns(u2), Set(1.28254983016186409F),
-               Set(0.57721566490153286F));
-  } else if constexpr (kNoise == kConstantNoise) {
-    return Set(0.57721566490153286F);
-  } else {
-    return Zero();
-  }
 }
 
 // Of one row over some keys: sum = sum exp(x - max), noisy_sum = sum
@@ -146,6 +113,42 @@ struct ListedPositions {
   const int32_t* list;
   VU operator()(int64_t i) const { return LoadBits(list + i); }
 };
+
+// zeta of `count` keys to `out`, to the end of the last vector: NoiseZeta of
+// noise.h, within 1e-5. With kUnitGumbel, e^-zeta = -ln u. Each step has a loop
+// of its own: a vector's steps wait for each other, and only in a short loop
+// does the machine find the next vectors to fill the waiting.
+template <int kNoise, bool kUnitGumbel, typename Positions>
+inline void DrawNoise(const Positions& positions,
+                      NoiseWords words,
+                      int64_t count,
+                      float* out) {
+  if constexpr (kNoise == kGumbelNoise || kNoise == kGaussianNoise) {
+    for (int64_t i = 0; i < count; i += kLanes) {
+      Store(NoiseU(words, positions(i)), out + i);
+    }
+    for (int64_t i = 0; i < count; i += kLanes) {
+      Store(-Log(Load(out + i)), out + i);
+    }
+  }
+  if constexpr (kNoise == kGumbelNoise && !kUnitGumbel) {
+    for (int64_t i = 0; i < count; i += kLanes) {
+      Store(-Log(Load(out + i)), out + i);
+    }
+  } else if constexpr (kNoise == kGaussianNoise) {
+    for (int64_t i = 0; i < count; i += kLanes) {
+      const VF turns = NoiseU({words.b, words.a}, positions(i));
+      const VF radius = SquareRoot(Load(out + i) + Load(out + i));
+      Store(Fma(radius * CosTurns(turns), Set(1.28254983016186409F),
+                Set(0.57721566490153286F)),
+            out + i);
+    }
+  } else if constexpr (kNoise == kConstantNoise || kNoise == kNoNoise) {
+    const VF zeta =
+        kNoise == kConstantNoise ? Set(0.57721566490153286F) : Zero();
+    for (int64_t i = 0; i < count; i += kLanes) Store(zeta, out + i);
+  }
+}
 
 // Lanes of the vector at i that are below count.
 inline VI LiveLanes(int64_t i, int64_t count) {
@@ -185,9 +188,14 @@ inline RowSums NoisySoftmax(float* x,
                             NoiseWords words,
                             float tau,
                             float* noisy) {
+  constexpr bool kUnitNone = kUnitTau && kNoise == kNoNoise;
+  constexpr bool kUnitGumbel = kUnitTau && kNoise == kGumbelNoise;
   const float max = MaskTailAndMax(x, count);
   const VF inverse_tau = Set(InverseTau(tau));
   const bool own_max = tau < kSmallTau;
+  if constexpr (!kUnitNone) {
+    DrawNoise<kNoise, kUnitGumbel>(positions, words, count, noisy);
+  }
   VF sum = Zero();
   VF noisy_sum = Zero();
   VF top = NegativeInfinity();
@@ -197,13 +205,13 @@ inline RowSums NoisySoftmax(float* x,
     Store(e, x + i);
     sum = sum + e;
     VF numerator;
-    if constexpr (kUnitTau && kNoise == kNoNoise) {
+    if constexpr (kUnitNone) {
       numerator = e;
-    } else if constexpr (kUnitTau && kNoise == kGumbelNoise) {
+    } else if constexpr (kUnitGumbel) {
       // exp(x + zeta) = exp(x) / -ln u.
-      numerator = e * Reciprocal(-Log(NoiseU(words, positions(i))));
+      numerator = e / Load(noisy + i);
     } else {
-      const VF shifted = below + Zeta<kNoise>(words, positions(i));
+      const VF shifted = below + Load(noisy + i);
       if (own_max) {
         top = Max(shifted, top);
         Store(shifted, noisy + i);
