@@ -1,7 +1,10 @@
 # The Keyformer server with its default model.
 #
 #   docker build -t keyformer .
-#   docker run -p 8001:8001 -p 8002:8002 keyformer
+#   docker run --stop-timeout 40 -p 8001:8001 -p 8002:8002 keyformer
+#
+# (Stopping drains for up to 30 s, KEYFORMER_DRAIN_TIMEOUT; Docker by itself
+# waits for 10.)
 #
 # Another model: mount it and set KEYFORMER_MODEL. Every flag of the server is
 # also an environment variable, KEYFORMER_<FLAG>.
@@ -34,6 +37,9 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/* /tmp/packages.sh
 COPY --from=build /models /models
 COPY --from=build /src/build/release/bin/keyformer-server /src/build/release/bin/keyformer /usr/local/bin/
+COPY deploy/healthcheck.sh /usr/local/bin/keyformer-healthcheck
+# Every library is there, or the build ends here.
+RUN keyformer-server --version && keyformer --help >/dev/null
 COPY LICENSE /usr/share/doc/keyformer/LICENSE
 ENV KEYFORMER_MODEL=/models/SmolLM2-135M-Instruct.Q4_1.gguf \
     KEYFORMER_GRPC_ADDRESS=0.0.0.0:8001 \
@@ -42,5 +48,5 @@ USER 10001
 EXPOSE 8001 8002
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s \
-  CMD ["keyformer", "health", "--service", "keyformer.v1.GenerationService"]
+  CMD ["keyformer-healthcheck"]
 ENTRYPOINT ["keyformer-server"]

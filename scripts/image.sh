@@ -97,6 +97,7 @@ exec podman $(printf '%q ' "${store[@]}") --cgroup-manager cgroupfs \
 EOF
   chmod +x "$work/keyformer"
   KEYFORMER=$work/keyformer deploy/smoke.sh "$grpc" "$http"
+  podman_ exec "$container" keyformer-healthcheck
   user=$(podman_ exec "$container" id -u)
   [ "$user" = 10001 ] || {
     echo "image: runs as user $user, want 10001" >&2
