@@ -32,8 +32,11 @@ main() {
     usage >&2
     exit 2
   fi
-  local cache="${XDG_CACHE_HOME:-${HOME:?HOME is not set}/.cache}/keyformer"
-  local dest="${1:-$cache/$(basename "$MEMBER")}"
+  local dest="${1:-}"
+  if [[ -z "$dest" ]]; then
+    local cache="${XDG_CACHE_HOME:-${HOME:?HOME is not set}/.cache}/keyformer"
+    dest="$cache/$(basename "$MEMBER")"
+  fi
 
   if has_right_hash "$dest"; then
     echo "$dest"
