@@ -52,20 +52,39 @@ tidy_files() {
 
 check_tidy() {
   local files chosen limit=${KF_TIDY_FILES:-12}
-  cmake --preset clang >/dev/null
-  ninja -C build/clang proto/keyformer/v1/generation.pb.h >/dev/null
+  local commands=build/clang/compile_commands.json
+  # Each by itself: `set -e` counts for nothing under check's `||`.
+  command -v clang-tidy >/dev/null || {
+    echo "clang-tidy: not installed"
+    return 1
+  }
+  cmake --preset clang >/dev/null || return 1
+  ninja -C build/clang proto/keyformer/v1/generation.pb.h >/dev/null || return 1
+  [ -s "$commands" ] || {
+    echo "clang-tidy: $commands is missing"
+    return 1
+  }
   # Files that this configuration does not compile have no command to read.
   mapfile -t files < <(tidy_files | while read -r name; do
-    if grep -qF "/$name\"" build/clang/compile_commands.json; then
+    if grep -qF "/$name\"" "$commands"; then
       echo "$name"
     fi
   done)
   chosen=("${files[@]}")
   if [ "${CI:-}" = true ]; then chosen=("${files[@]:0:$limit}"); fi
   echo "clang-tidy: ${#chosen[@]} of ${#files[@]} files"
-  [ "${#chosen[@]}" -gt 0 ] || return 0
+  if [ "${#chosen[@]}" -lt "${#files[@]}" ]; then
+    echo "clang-tidy: NOT READ, beyond KF_TIDY_FILES=$limit:" \
+      "${files[*]:$limit}"
+  fi
+  if [ "${#chosen[@]}" -eq 0 ]; then
+    # A change may touch no source; a whole tree has some.
+    [ "${CI:-}" = true ] || return 1
+    return 0
+  fi
   printf '%s\0' "${chosen[@]}" |
-    xargs -0 -n 1 -P "$(nproc)" clang-tidy -p build/clang --quiet 2>/dev/null
+    xargs -0 -n 1 -P "$(nproc)" clang-tidy -p build/clang --quiet 2>/dev/null ||
+    return 1
 }
 
 check layers python3 scripts/check_layers.py
