@@ -30,9 +30,9 @@ check_shell() {
 
 check_python() {
   git ls-files -z '*.py' |
-    xargs -0 -r python3 -W error -c 'import ast, sys
+    xargs -0 -r python3 -W error -c 'import ast, pathlib, sys
 for name in sys.argv[1:]:
-    ast.parse(open(name, encoding="utf-8").read(), name)'
+    ast.parse(pathlib.Path(name).read_text(encoding="utf-8"), name)'
 }
 
 # The sources that clang-tidy reads, one a line: a changed header stands for the
