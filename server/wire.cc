@@ -46,14 +46,24 @@ absl::Status Malformed(const Place& at, const Descriptor& type) {
       PathOf(at), ": the bytes are no ", type.full_name(), " message"));
 }
 
+// What one message has used up of its bounds. Counted over the whole message:
+// protobuf joins the occurrences of a singular one, so that any number of
+// shorter lists would make a long one.
+struct Counts {
+  std::map<const FieldDescriptor*, int> entries;  // of strings and messages
+  int unknown = 0;
+};
+
 absl::Status Walk(std::string_view bytes,
                   const Descriptor& type,
                   const Place& at,
-                  int depth);
+                  int depth,
+                  Counts& counts);
 
 absl::Status WalkLengthDelimited(std::string_view payload,
                                  const Place& place,
-                                 int depth) {
+                                 int depth,
+                                 Counts& counts) {
   const FieldDescriptor& field = *place.field;
   if (field.type() == FieldDescriptor::TYPE_STRING) {
     const size_t valid = ValidUtf8Prefix(payload);
@@ -62,7 +72,38 @@ absl::Status WalkLengthDelimited(std::string_view payload,
           absl::StrCat(PathOf(place), ": not UTF-8 at byte ", valid));
     }
   } else if (field.type() == FieldDescriptor::TYPE_MESSAGE) {
-    return Walk(payload, *field.message_type(), place, depth + 1);
+    return Walk(payload, *field.message_type(), place, depth + 1, counts);
+  }
+  return absl::OkStatus();
+}
+
+// Whether protobuf reads this tag as `field`, and not as an unknown one.
+bool IsOf(const FieldDescriptor& field, uint32_t tag) {
+  const auto type = WireFormatLite::GetTagWireType(tag);
+  if (field.is_packable() &&
+      type == WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
+    return true;
+  }
+  return type == WireFormatLite::WireTypeForFieldType(
+                     static_cast<WireFormatLite::FieldType>(field.type()));
+}
+
+// Steps over a field that holds neither bytes nor messages, or is unknown.
+absl::Status SkipOther(const FieldDescriptor* field,
+                       uint32_t tag,
+                       CodedInputStream& input,
+                       const Place& at,
+                       const Descriptor& type,
+                       Counts& counts) {
+  const bool group = WireFormatLite::GetTagWireType(tag) ==
+                     WireFormatLite::WIRETYPE_START_GROUP;
+  if (group || !WireFormatLite::SkipField(&input, tag)) {
+    return Malformed(at, type);
+  }
+  if (field != nullptr && IsOf(*field, tag)) return absl::OkStatus();
+  if (++counts.unknown > kMaxUnknownFields) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "request: more than ", kMaxUnknownFields, " unknown fields"));
   }
   return absl::OkStatus();
 }
@@ -70,12 +111,12 @@ absl::Status WalkLengthDelimited(std::string_view payload,
 absl::Status Walk(std::string_view bytes,
                   const Descriptor& type,
                   const Place& at,
-                  int depth) {
+                  int depth,
+                  Counts& counts) {
   if (depth > kMaxDepth) {
     return absl::InvalidArgumentError(
         absl::StrCat(PathOf(at), ": nested deeper than ", kMaxDepth));
   }
-  std::map<int, int> entries;  // of repeated strings and messages, by number
   CodedInputStream input(reinterpret_cast<const uint8_t*>(bytes.data()),
                          static_cast<int>(bytes.size()));
   while (!input.ExpectAtEnd()) {
@@ -86,19 +127,17 @@ absl::Status Walk(std::string_view bytes,
     }
     const FieldDescriptor* field =
         type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
-    const bool delimited = WireFormatLite::GetTagWireType(tag) ==
-                           WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
     const bool holds_bytes =
         field != nullptr &&
         (field->cpp_type() == FieldDescriptor::CPPTYPE_STRING ||
          field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE);
     if (!holds_bytes) {
-      if (!WireFormatLite::SkipField(&input, tag)) return Malformed(at, type);
+      KF_RETURN_IF_ERROR(SkipOther(field, tag, input, at, type, counts));
       continue;
     }
     Place place{&at, field, -1};
     if (field->is_repeated()) {
-      place.index = entries[field->number()]++;
+      place.index = counts.entries[field]++;
       if (place.index >= kMaxRepeatedEntries) {
         place.index = -1;
         return absl::InvalidArgumentError(absl::StrCat(
@@ -106,11 +145,13 @@ absl::Status Walk(std::string_view bytes,
       }
     }
     uint32_t length = 0;
-    if (!delimited || !input.ReadVarint32(&length)) return Malformed(at, type);
+    if (!IsOf(*field, tag) || !input.ReadVarint32(&length)) {
+      return Malformed(at, type);
+    }
     const size_t start = static_cast<size_t>(input.CurrentPosition());
     if (length > bytes.size() - start) return Malformed(place, type);
     KF_RETURN_IF_ERROR(
-        WalkLengthDelimited(bytes.substr(start, length), place, depth));
+        WalkLengthDelimited(bytes.substr(start, length), place, depth, counts));
     input.Skip(static_cast<int>(length));
   }
   return absl::OkStatus();
@@ -123,7 +164,8 @@ absl::Status ParseMessage(std::string_view bytes,
   const Descriptor& type = *message->GetDescriptor();
   // gRPC's own limit is far below; int is what protobuf counts in.
   if (bytes.size() > INT32_MAX) return Malformed({}, type);
-  KF_RETURN_IF_ERROR(Walk(bytes, type, {}, 0));
+  Counts counts;
+  KF_RETURN_IF_ERROR(Walk(bytes, type, {}, 0, counts));
   if (!message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return Malformed({}, type);
   }

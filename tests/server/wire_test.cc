@@ -15,12 +15,22 @@ using testing::IsOk;
 using testing::StatusIs;
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
-// Length-delimited field `number` (below 16) with `payload` (below 128 bytes).
+// Length-delimited field `number` (below 16) with `payload`.
 std::string Field(int number, const std::string& payload) {
   std::string bytes;
   bytes += static_cast<char>(number << 3 | 2);
-  bytes += static_cast<char>(payload.size());
+  size_t length = payload.size();
+  for (; length >= 128; length >>= 7) {
+    bytes += static_cast<char>(length % 128 | 128);
+  }
+  bytes += static_cast<char>(length);
   return bytes + payload;
+}
+
+std::string Times(int count, const std::string& bytes) {
+  std::string all;
+  for (int i = 0; i < count; ++i) all += bytes;
+  return all;
 }
 
 TEST(ParseMessage, ReadsWhatProtobufWrites) {
@@ -89,6 +99,30 @@ TEST(ParseMessage, BoundsEntriesThatCostMoreThanTheyWeigh) {
   EXPECT_THAT(ParseMessage(chat, &message),
               StatusIs(kInvalid, "messages: more than 65536 entries"));
   EXPECT_THAT(ParseMessage(chat.substr(2), &message), IsOk());
+}
+
+TEST(ParseMessage, CountsEntriesOverEveryOccurrenceOfTheirMessage) {
+  // Protobuf joins the occurrences of a singular message.
+  const std::string half =
+      Field(5, Times(kMaxRepeatedEntries / 2 + 1, Field(1, "")));
+  v1::GenerateRequest request;
+  EXPECT_THAT(ParseMessage(half, &request), IsOk());
+  EXPECT_THAT(ParseMessage(half + half, &request),
+              StatusIs(kInvalid, "chat.messages: more than 65536 entries"));
+}
+
+TEST(ParseMessage, BoundsFieldsThatItDoesNotKnow) {
+  v1::GenerateRequest request;
+  for (const std::string& unknown :
+       {Field(15, ""), std::string("\x78\x00", 2),
+        // Numbers as bytes are unknown too, wherever they are.
+        Field(10, ""), Field(6, Field(9, "")), Field(6, Field(1, ""))}) {
+    EXPECT_THAT(ParseMessage(unknown, &request), IsOk());
+    EXPECT_THAT(ParseMessage(Times(kMaxUnknownFields, unknown), &request),
+                IsOk());
+    EXPECT_THAT(ParseMessage(Times(kMaxUnknownFields + 1, unknown), &request),
+                StatusIs(kInvalid, "request: more than 1024 unknown fields"));
+  }
 }
 
 TEST(Utf8, KnowsWellFormedText) {
