@@ -115,14 +115,7 @@ absl::Status SetTextPrompt(const v1::GenerateRequest& proto,
   if (text.empty()) {
     return absl::InvalidArgumentError("text: empty prompt");
   }
-  const size_t limit =
-      static_cast<size_t>(context.context_tokens) * context.max_token_bytes;
-  if (text.size() > limit) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "text: ", text.size(), " bytes, which the context of ",
-        context.context_tokens, " tokens cannot hold (a token has at most ",
-        context.max_token_bytes, " bytes)"));
-  }
+  KF_RETURN_IF_ERROR(CheckTextBytes("text", text.size(), context));
   engine::EncodeOptions options;
   options.parse_special = proto.parse_special();
   auto encoding = context.tokenizer->Encode(text, options);
@@ -149,23 +142,19 @@ absl::Status SetPrompt(const v1::GenerateRequest& proto,
           request->prompt,
           ToTokenIds("token_ids.ids", Ids(proto.token_ids().ids()),
                      context.vocabulary));
-      break;
+      return absl::OkStatus();
     }
     case v1::GenerateRequest::kChat: {
       KF_ASSIGN_OR_RETURN(engine::Encoding encoding,
                           EncodeChatInput(proto.chat(), context));
       request->prompt = std::move(encoding.ids);
-      break;
+      return absl::OkStatus();
     }
     case v1::GenerateRequest::INPUT_NOT_SET:
-      return absl::InvalidArgumentError(
-          "input: none, want text, token_ids or chat");
+      break;
   }
-  if (proto.output().echo_prompt()) {
-    request->prompt_text = context.tokenizer->Decode(
-        request->prompt, proto.output().keep_special_tokens());
-  }
-  return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "input: none, want text, token_ids or chat");
 }
 
 }  // namespace
@@ -210,13 +199,27 @@ absl::Status CheckModel(std::string_view name, const ConvertContext& context) {
                                           context.model_name, "\" is"));
 }
 
+absl::Status CheckTextBytes(std::string_view field,
+                            size_t bytes,
+                            const ConvertContext& context) {
+  if (bytes > kMaxTextBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        ToAbsl(field), ": ", bytes, " bytes, want at most ", kMaxTextBytes));
+  }
+  const size_t limit =
+      static_cast<size_t>(context.context_tokens) * context.max_token_bytes;
+  if (bytes <= limit) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      ToAbsl(field), ": ", bytes, " bytes, which the context of ",
+      context.context_tokens, " tokens cannot hold (a token has at most ",
+      context.max_token_bytes, " bytes)"));
+}
+
 absl::StatusOr<engine::Encoding> EncodeChatInput(
     const v1::Chat& chat, const ConvertContext& context) {
   if (chat.messages_size() == 0) {
     return absl::InvalidArgumentError("chat.messages: none, want >= 1");
   }
-  const size_t limit =
-      static_cast<size_t>(context.context_tokens) * context.max_token_bytes;
   size_t bytes = 0;
   std::vector<engine::ChatMessage> messages;
   messages.reserve(static_cast<size_t>(chat.messages_size()));
@@ -228,16 +231,18 @@ absl::StatusOr<engine::Encoding> EncodeChatInput(
                        " bytes, want 1 to ", kMaxRoleBytes));
     }
     bytes += message.content().size();
-    if (bytes > limit) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "chat.messages[", i, "].content: ", bytes,
-          " bytes so far, which the context of ", context.context_tokens,
-          " tokens cannot hold (a token has at most ", context.max_token_bytes,
-          " bytes)"));
-    }
+    KF_RETURN_IF_ERROR(
+        CheckTextBytes(absl::StrCat("chat.messages[", i, "].content",
+                                    i > 0 ? " and those before it" : ""),
+                       bytes, context));
     messages.push_back({message.role(), message.content()});
   }
   auto encoding = context.tokenizer->EncodeChat(messages);
+  if (absl::IsResourceExhausted(encoding.status())) {
+    // No shortage of ours that another try could find gone.
+    return absl::InvalidArgumentError(
+        absl::StrCat("chat.messages: ", encoding.status().message()));
+  }
   if (!encoding.ok()) {
     return absl::Status(encoding.status().code(),
                         absl::StrCat("chat: ", encoding.status().message()));

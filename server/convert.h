@@ -28,13 +28,15 @@ struct ConvertContext {
   int32_t vocabulary = 0;
   int32_t context_tokens = 0;
   engine::CacheOptions default_cache;
-  // The longest token, in bytes: a text longer than context_tokens of these is
-  // refused before it is encoded.
+  // The longest token, in bytes: for CheckTextBytes.
   size_t max_token_bytes = 0;
 };
 
 inline constexpr size_t kMaxRequestIdBytes = 256;
 inline constexpr size_t kMaxRoleBytes = 64;
+// Of text to encode: a token may take a byte of it, and some sixty bytes on the
+// way to an answer.
+inline constexpr size_t kMaxTextBytes = size_t{4} << 20;
 
 // Fills tokenizer-derived members (one pass over the vocabulary).
 ConvertContext MakeConvertContext(const engine::Tokenizer& tokenizer,
@@ -50,7 +52,14 @@ absl::StatusOr<engine::Request> ToEngineRequest(
 // kNotFound unless `name` is empty or the served one.
 absl::Status CheckModel(std::string_view name, const ConvertContext& context);
 
-// The conversation's ids; kInvalidArgument for no messages or a bad role.
+// kInvalidArgument if `bytes` of text are above kMaxTextBytes, or more than a
+// context full of the longest token.
+absl::Status CheckTextBytes(std::string_view field,
+                            size_t bytes,
+                            const ConvertContext& context);
+
+// The conversation's ids; kInvalidArgument for no messages, a bad role, too
+// much text, or more work than a template may do.
 absl::StatusOr<engine::Encoding> EncodeChatInput(const v1::Chat& chat,
                                                  const ConvertContext& context);
 

@@ -15,6 +15,10 @@ uint32_t Clamp(int64_t value) {
       std::clamp<int64_t>(value, 0, std::numeric_limits<uint32_t>::max()));
 }
 
+// Detokenize takes this many ids, or this many contexts full if that is more.
+constexpr int64_t kMinDetokenizeLimit = 65536;
+constexpr int64_t kDetokenizeContexts = 8;
+
 const char* DtypeName(bool f32) { return f32 ? "f32" : "bf16"; }
 
 }  // namespace
@@ -74,6 +78,8 @@ absl::Status FillTokenize(const ConvertContext& context,
   engine::Encoding encoding;
   switch (request.input_case()) {
     case v1::TokenizeRequest::kText: {
+      KF_RETURN_IF_ERROR(
+          CheckTextBytes("text", request.text().size(), context));
       engine::EncodeOptions options;
       options.parse_special = request.parse_special();
       KF_ASSIGN_OR_RETURN(encoding,
@@ -87,6 +93,9 @@ absl::Status FillTokenize(const ConvertContext& context,
     case v1::TokenizeRequest::INPUT_NOT_SET:
       return absl::InvalidArgumentError("input: none, want text or chat");
   }
+  const int count = static_cast<int>(encoding.ids.size());
+  response->mutable_token_ids()->Reserve(count);
+  response->mutable_tokens()->Reserve(count);
   for (const engine::TokenId id : encoding.ids) {
     response->add_token_ids(static_cast<uint32_t>(id));
     response->add_tokens(std::string(context.tokenizer->TokenBytes(id)));
@@ -102,6 +111,13 @@ absl::Status FillDetokenize(const ConvertContext& context,
                             const v1::DetokenizeRequest& request,
                             v1::DetokenizeResponse* response) {
   KF_RETURN_IF_ERROR(CheckModel(request.model(), context));
+  const int64_t limit =
+      std::max(kMinDetokenizeLimit,
+               kDetokenizeContexts * int64_t{context.context_tokens});
+  if (request.token_ids_size() > limit) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "token_ids: ", request.token_ids_size(), " ids, want at most ", limit));
+  }
   const std::span<const uint32_t> wire_ids(
       request.token_ids().data(),
       static_cast<size_t>(request.token_ids_size()));

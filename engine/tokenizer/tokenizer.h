@@ -61,7 +61,9 @@ class Tokenizer {
   // The conversation through the model's own chat template, with the generation
   // prompt. Control ids come from the template alone: content is always text.
   // kFailedPrecondition: the file has no template, or one of a kind we do not
-  // know; kInvalidArgument: the template refuses the messages.
+  // know; kInvalidArgument: the template refuses the messages;
+  // kResourceExhausted: they make it work more than a template may, which no
+  // other try changes.
   virtual absl::StatusOr<Encoding> EncodeChat(
       std::span<const ChatMessage> messages) const = 0;
   // Whether the file has a chat template that EncodeChat can follow.

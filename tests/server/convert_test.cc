@@ -304,6 +304,36 @@ TEST(ToEngineRequest, ControlTokensAreTextUnlessAsked) {
   EXPECT_EQ(count(), 1);
 }
 
+TEST(ToEngineRequest, LeavesTheEchoOfIdsToTheirTurn) {
+  // Nothing is decoded before the length is known to be in range.
+  v1::GenerateRequest proto;
+  for (int i = 0; i < 5; ++i) proto.mutable_token_ids()->add_ids(65);
+  proto.mutable_output()->set_echo_prompt(true);
+  const auto request = ToEngineRequest(proto, Tiny().context);
+  ASSERT_THAT(request, IsOk());
+  EXPECT_TRUE(request->output.echo_prompt);
+  EXPECT_EQ(request->prompt_text, "");
+}
+
+TEST(ToEngineRequest, TextHasAConstantLimitToo) {
+  ConvertContext context = Tiny().context;
+  context.context_tokens = 1 << 30;
+  v1::GenerateRequest proto;
+  proto.set_text(std::string(kMaxTextBytes + 1, 'a'));
+  EXPECT_THAT(ToEngineRequest(proto, context),
+              StatusIs(kInvalid, "text: 4194305 bytes, want at most 4194304"));
+}
+
+TEST(ToEngineRequest, ChatThatOverworksTheTemplateIsNoShortage) {
+  v1::GenerateRequest proto;
+  for (int i = 0; i < 60000; ++i) {
+    proto.mutable_chat()->add_messages()->set_role(
+        "as long a role as there may be, sixty-four bytes of it at most!!");
+  }
+  EXPECT_THAT(ToEngineRequest(proto, Tiny().context),
+              StatusIs(kInvalid, "chat.messages: chat template line"));
+}
+
 TEST(ToEngineRequest, ChatGoesThroughTheTemplate) {
   v1::GenerateRequest proto;
   auto* message = proto.mutable_chat()->add_messages();
