@@ -15,10 +15,9 @@ namespace {
 constexpr double kMaxPenalty = 1e9;
 constexpr double kMinRepetition = 1e-3;
 constexpr double kMaxRepetition = 1e3;
-constexpr double kMinTau = 1e-3;
-constexpr double kMaxTau = 1e3;
 constexpr double kMaxTimeLimitMs = 1e12;  // fits int64 nanoseconds
-constexpr uint32_t kMaxBudget = 1U << 30;
+// More than any context; what is above counts as this.
+constexpr int64_t kMaxBudget = int64_t{1} << 30;
 
 template <typename T>
 absl::Status Refuse(std::string_view field, T value, std::string_view want) {
@@ -113,22 +112,21 @@ absl::Status CheckStopping(const StoppingParams& s,
                    kMaxTimeLimitMs, "0 <= time_limit_ms <= 1e12 (0: off)");
 }
 
+absl::Status CheckTau(std::string_view field, double value) {
+  if (std::isfinite(value) && value > 0.0) return absl::OkStatus();
+  return Refuse(field, value, "a finite number > 0");
+}
+
 absl::Status CheckCache(const CacheOptions& c) {
   if (!(c.ratio > 0.0 && c.ratio <= 1.0)) {
     return Refuse("cache.ratio", c.ratio, "0 < ratio <= 1");
   }
-  if (c.tokens.has_value()) {
-    KF_RETURN_IF_ERROR(
-        CheckCount("cache.tokens", *c.tokens, 1, kMaxBudget, ""));
-  }
+  if (c.tokens == 0U) return Refuse("cache.tokens", 0, "at least 1");
   KF_RETURN_IF_ERROR(CheckReal("cache.recent_ratio", c.recent_ratio, 0.0, 1.0,
                                "0 <= recent_ratio <= 1"));
-  KF_RETURN_IF_ERROR(
-      CheckCount("cache.min_tokens", c.min_tokens, 1, kMaxBudget, ""));
-  KF_RETURN_IF_ERROR(CheckReal("cache.tau_init", c.tau_init, kMinTau, kMaxTau,
-                               "0.001 <= tau_init <= 1000"));
-  return CheckReal("cache.tau_end", c.tau_end, kMinTau, kMaxTau,
-                   "0.001 <= tau_end <= 1000");
+  if (c.min_tokens == 0) return Refuse("cache.min_tokens", 0, "at least 1");
+  KF_RETURN_IF_ERROR(CheckTau("cache.tau_init", c.tau_init));
+  return CheckTau("cache.tau_end", c.tau_end);
 }
 
 absl::Status CheckOutput(const Request& request, const RequestLimits& limits) {
@@ -191,8 +189,8 @@ absl::Status FixBudget(const CacheOptions& c, RequestSizes& sizes) {
     return Refuse("cache.recent_tokens", w,
                   absl::StrCat("at most the budget of ", k, " tokens"));
   }
-  sizes.budget = static_cast<int32_t>(k);
-  sizes.recent = static_cast<int32_t>(w);
+  sizes.budget = static_cast<int32_t>(std::min(k, kMaxBudget));
+  sizes.recent = static_cast<int32_t>(std::min(w, kMaxBudget));
   return absl::OkStatus();
 }
 
@@ -201,9 +199,9 @@ absl::Status FixBudget(const CacheOptions& c, RequestSizes& sizes) {
 absl::StatusOr<RequestSizes> ValidateRequest(const Request& request,
                                              const RequestLimits& limits) {
   const size_t n = request.prompt.size();
-  if (n == 0) return Refuse("prompt", "0 tokens", "at least 1");
+  if (n == 0) return Refuse("the prompt", "0 tokens", "at least 1");
   if (n >= static_cast<size_t>(limits.context_tokens)) {
-    return Refuse("prompt", absl::StrCat(n, " tokens"),
+    return Refuse("the prompt", absl::StrCat(n, " tokens"),
                   absl::StrCat("fewer than the model's context of ",
                                limits.context_tokens));
   }

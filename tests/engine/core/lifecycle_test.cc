@@ -97,8 +97,9 @@ TEST(LifecycleTest, RefusalsNameTheNumbers) {
   options.kv_pool_bytes = 200000;
   TestEngine engine({.options = options, .observer = &observer});
   const auto sink = std::make_shared<RecordingSink>();
-  EXPECT_THAT(engine->Submit(Request(), sink),
-              StatusIs(absl::StatusCode::kInvalidArgument, "prompt: 0 tokens"));
+  EXPECT_THAT(
+      engine->Submit(Request(), sink),
+      StatusIs(absl::StatusCode::kInvalidArgument, "the prompt: 0 tokens"));
   EXPECT_THAT(engine->Submit(MakeRequest(1, 101, 1), sink),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        "101 tokens, the prefill workspace holds 100"));
