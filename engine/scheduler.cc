@@ -43,8 +43,9 @@ void Scheduler::Release(const Running& running) {
 
 std::optional<DropReason> Scheduler::WhyDrop(const SchedulerEntry& entry,
                                              TimePoint now) const {
-  if (cancelled_.contains(entry.id)) return DropReason::kCancelled;
+  // At its deadline the caller cancels too: that is the deadline's doing.
   if (entry.deadline && now >= *entry.deadline) return DropReason::kDeadline;
+  if (cancelled_.contains(entry.id)) return DropReason::kCancelled;
   if (entry.time_limit && now >= *entry.time_limit) {
     return DropReason::kTimeLimit;
   }
@@ -93,11 +94,21 @@ Scheduler::Running* Scheduler::NextPrompt() {
   return next;
 }
 
+// Of the next row, in token-layers.
+int64_t Scheduler::RowCost(const Running& prompt) const {
+  const bool has_logits = prompt.layer + 1 == limits_.layers;
+  return 1 + (has_logits ? prompt.entry.logit_row_cost : 0);
+}
+
 // All the rows left in the layer, or as many whole row tiles as there is work
-// left for; 0: none.
+// left for; 0: none. The first prompt of a step gets one tile whatever it
+// costs, so that every step goes on.
 int32_t Scheduler::LeadRows(const Running& lead,
-                            int64_t token_layers_left) const {
-  const int64_t most = std::min<int64_t>(token_layers_left, limits_.call_rows);
+                            int64_t work_left,
+                            bool first) const {
+  int64_t most =
+      std::min<int64_t>(work_left / RowCost(lead), limits_.call_rows);
+  if (first) most = std::max<int64_t>(most, kPromptRowTile);
   const int32_t left = lead.entry.prompt_tokens - lead.row;
   if (left <= most) return left;
   return static_cast<int32_t>(most / kPromptRowTile) * kPromptRowTile;
@@ -117,24 +128,27 @@ void Scheduler::TakeRows(Running& prompt, int32_t rows, PrefillCall& call) {
 // if all that they have left in the layer fits, so that prompts which started
 // together stay together.
 void Scheduler::PlanPrefill(StepPlan& plan) {
-  int64_t left = int64_t{limits_.slice_tokens} * limits_.layers;
+  int64_t left = int64_t{limits_.slice_tokens} * limits_.layers;  // work
   while (Running* lead = NextPrompt()) {
-    const int32_t lead_rows = LeadRows(*lead, left);
+    const int32_t lead_rows = LeadRows(*lead, left, plan.prefill.empty());
     if (lead_rows == 0) return;
     PrefillCall call{.layer = lead->layer, .pieces = {}};
     const int32_t layer = lead->layer;
-    int64_t room = std::min<int64_t>(left, limits_.call_rows) - lead_rows;
-    int64_t rows = lead_rows;
-    TakeRows(*lead, lead_rows, call);
+    int64_t rows = 0;
+    const auto take = [&](Running& prompt, int32_t count) {
+      left -= count * RowCost(prompt);
+      rows += count;
+      TakeRows(prompt, count, call);
+    };
+    take(*lead, lead_rows);
     for (Running& other : running_) {
       if (&other == lead || other.layer != layer) continue;
       const int32_t all = other.entry.prompt_tokens - other.row;
-      if (all > room) continue;
-      TakeRows(other, all, call);
-      room -= all;
-      rows += all;
+      if (all > limits_.call_rows - rows || all * RowCost(other) > left) {
+        continue;
+      }
+      take(other, all);
     }
-    left -= rows;
     plan.prefill_token_layers += rows;
     plan.prefill.push_back(std::move(call));
   }

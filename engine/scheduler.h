@@ -2,6 +2,8 @@
 // which prompts run, who decodes. Plain code over counts and a time passed in:
 // no threads, tensors or sleeping.
 //
+// Work is counted in token-layers: one row through one layer.
+//
 // A request is queued, then in prefill, then decoding; Plan moves it on,
 // assuming that the step succeeds, and Finish takes it out. Thread-compatible.
 #pragma once
@@ -25,8 +27,8 @@ struct SchedulerLimits {
   int64_t workspace_tokens = 0;  // sum of prompt tokens in prefill
   int32_t max_batch = 0;         // running: in prefill or decoding
   int32_t layers = 0;
-  int32_t slice_tokens = 0;  // prefill of a step: this many times `layers`
-                             // token-layers; >= kPromptRowTile
+  int32_t slice_tokens = 0;  // prefill of a step: the work of this many times
+                             // `layers` token-layers; >= kPromptRowTile
   int32_t call_rows = 0;     // rows of one prefill call; >= kPromptRowTile
 };
 
@@ -34,7 +36,10 @@ struct SchedulerEntry {
   RequestId id = 0;
   int32_t priority = 0;  // larger first
   int32_t prompt_tokens = 0;
-  int64_t cache_pages = 0;              // all layers, from admission to the end
+  int64_t cache_pages = 0;  // all layers, from admission to the end
+  // What a row of the last layer costs beyond its token-layer, in token-layers:
+  // > 0 where every prompt row's logits are wanted.
+  int32_t logit_row_cost = 0;
   std::optional<TimePoint> deadline;    // the caller's: an error
   std::optional<TimePoint> time_limit;  // the request's: an ordinary end
 };
@@ -61,7 +66,7 @@ struct StepPlan {
   std::vector<RequestId> admit;  // after the drops' room has been given back
   std::vector<RequestId> decode;
   std::vector<PrefillCall> prefill;  // in order
-  int64_t prefill_token_layers = 0;
+  int64_t prefill_token_layers = 0;  // without what logits cost
 };
 
 class Scheduler {
@@ -92,7 +97,8 @@ class Scheduler {
   void Admit(StepPlan& plan);
   void PlanPrefill(StepPlan& plan);
   Running* NextPrompt();
-  int32_t LeadRows(const Running& lead, int64_t token_layers_left) const;
+  int64_t RowCost(const Running& prompt) const;
+  int32_t LeadRows(const Running& lead, int64_t work_left, bool first) const;
   void TakeRows(Running& prompt, int32_t rows, PrefillCall& call);
   void Release(const Running& running);
   std::optional<DropReason> WhyDrop(const SchedulerEntry& entry,

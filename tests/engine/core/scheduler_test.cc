@@ -30,6 +30,7 @@ SchedulerEntry Entry(RequestId id, int32_t tokens = 10, int64_t pages = 10) {
           .priority = 0,
           .prompt_tokens = tokens,
           .cache_pages = pages,
+          .logit_row_cost = 0,
           .deadline = std::nullopt,
           .time_limit = std::nullopt};
 }
@@ -116,6 +117,52 @@ TEST(SchedulerTest, EveryRowOfEveryLayerRunsOnceAndInOrder) {
   }
   EXPECT_TRUE(scheduler.idle());
   EXPECT_EQ(next.size(), id);
+}
+
+// Logits of every row: a row of the last layer costs 1 + 5.
+TEST(SchedulerTest, RowsWithLogitsCountAsTheWorkTheyAre) {
+  Scheduler scheduler(kLimits);
+  SchedulerEntry entry = Entry(1, 100);
+  entry.logit_row_cost = 5;
+  scheduler.Add(entry);
+  // 192 units of work a step, of which 200 - 192 go into the next.
+  EXPECT_EQ(Describe(scheduler.Plan(At(0)).prefill),
+            "L0: 1[0,100); L1: 1[0,64); ");
+  // 36 for the rest of layer 1, and 156 / 6 = 26 rows: no whole tile.
+  EXPECT_EQ(Describe(scheduler.Plan(At(0)).prefill), "L1: 1[64,100); ");
+  const StepPlan plan = scheduler.Plan(At(0));
+  EXPECT_EQ(Describe(plan.prefill), "L2: 1[0,32); ");
+  EXPECT_EQ(plan.prefill_token_layers, 32);
+  EXPECT_EQ(Describe(scheduler.Plan(At(0)).prefill), "L2: 1[32,64); ");
+  EXPECT_EQ(Describe(scheduler.Plan(At(0)).prefill), "L2: 1[64,96); ");
+  EXPECT_EQ(Describe(scheduler.Plan(At(0)).prefill), "L2: 1[96,100); ");
+  EXPECT_THAT(scheduler.Plan(At(0)).decode, ElementsAre(1));
+}
+
+TEST(SchedulerTest, ATileThatCostsMoreThanAStepStillRuns) {
+  Scheduler scheduler(kLimits);
+  SchedulerEntry entry = Entry(1, 40);
+  entry.logit_row_cost = 1000;
+  scheduler.Add(entry);
+  EXPECT_EQ(Describe(scheduler.Plan(At(0)).prefill),
+            "L0: 1[0,40); L1: 1[0,40); ");
+  EXPECT_EQ(Describe(scheduler.Plan(At(0)).prefill), "L2: 1[0,32); ");
+  EXPECT_EQ(Describe(scheduler.Plan(At(0)).prefill), "L2: 1[32,40); ");
+}
+
+// The rest of a step is for those whose rows cost little.
+TEST(SchedulerTest, RowsWithLogitsJoinACallOnlyIfTheirWorkFits) {
+  Scheduler scheduler(kLimits);
+  scheduler.Add(Entry(1, 20));
+  SchedulerEntry costly = Entry(2, 20);
+  costly.logit_row_cost = 9;
+  scheduler.Add(costly);
+  scheduler.Add(Entry(3, 20));
+  // 120 of 192 are used; 20 rows of 1 and 20 of 10 in layer 2: not all fit.
+  EXPECT_EQ(Describe(scheduler.Plan(At(0)).prefill),
+            "L0: 1[0,20) 2[0,20) 3[0,20); L1: 1[0,20) 2[0,20) 3[0,20); "
+            "L2: 1[0,20) 3[0,20); ");
+  EXPECT_EQ(Describe(scheduler.Plan(At(0)).prefill), "L2: 2[0,20); ");
 }
 
 TEST(SchedulerTest, AdmissionWaitsForPages) {
@@ -211,6 +258,25 @@ TEST(SchedulerTest, DeadlineBeatsTimeLimitAndEitherDropsOnTime) {
   const StepPlan at7 = scheduler.Plan(At(7));
   ASSERT_EQ(at7.drops.size(), 1U);
   EXPECT_EQ(at7.drops[0].reason, DropReason::kTimeLimit);
+}
+
+// The caller's own deadline makes it cancel as well.
+TEST(SchedulerTest, DeadlineBeatsCancel) {
+  Scheduler scheduler(kLimits);
+  SchedulerEntry late = Entry(1);
+  late.deadline = At(5);
+  scheduler.Add(late);
+  scheduler.Cancel(1);
+  const StepPlan plan = scheduler.Plan(At(5));
+  ASSERT_EQ(plan.drops.size(), 1U);
+  EXPECT_EQ(plan.drops[0].reason, DropReason::kDeadline);
+  // Before it, a cancel is a cancel.
+  late.id = 2;
+  scheduler.Add(late);
+  scheduler.Cancel(2);
+  const StepPlan early = scheduler.Plan(At(4));
+  ASSERT_EQ(early.drops.size(), 1U);
+  EXPECT_EQ(early.drops[0].reason, DropReason::kCancelled);
 }
 
 TEST(SchedulerTest, ACancelledHeadLetsTheNextOneIn) {
