@@ -22,7 +22,8 @@ EngineCore::EngineCore(Parts parts, std::unique_ptr<Buffer> free_slots)
     : parts_(std::move(parts)),
       scheduler_(parts_.limits),
       runner_(parts_.config, parts_.decoder, parts_.backend),
-      emitter_(parts_.tokenizer, parts_.config.vocabulary),
+      emitter_(
+          parts_.tokenizer, parts_.config.vocabulary, parts_.backend.workers()),
       free_slots_(std::move(free_slots)) {
   for (int32_t slot = parts_.limits.max_batch - 1; slot >= 0; --slot) {
     unused_slots_.push_back(slot);
@@ -36,7 +37,7 @@ void EngineCore::SetObserver(EngineObserver* observer) {
 
 void EngineCore::Add(std::unique_ptr<Sequence> sequence) {
   emitter_.Begin(*sequence);
-  scheduler_.Add(sequence->scheduler_entry(parts_.config.layers));
+  scheduler_.Add(sequence->scheduler_entry(parts_.config));
   const RequestId id = sequence->id;
   sequences_.emplace(id, std::move(sequence));
 }
@@ -104,12 +105,14 @@ void EngineCore::Admit(const StepPlan& plan, TimePoint now) {
                                                         parts_.config.kv_heads;
     cache.prompt_tokens = s.sizes.prompt_tokens;
     cache.budget = s.sizes.budget;
-    cache.recent = s.sizes.recent;
+    // All of the budget, where there are no scores to choose by.
+    cache.recent = s.scored() ? s.sizes.recent : s.sizes.budget;
     for (int32_t layer = 0; layer < parts_.config.layers; ++layer) {
       cache.pages.push_back(parts_.pool.Take(PagesPerLayer(s.sizes)));
     }
     s.workspace = parts_.decoder.workspace_pool().Take(
         CeilDiv(s.sizes.prompt_tokens, kPageTokens));
+    Count(s, cache.seen());
     observer_->OnAdmitted(ToSeconds(now - s.arrival),
                           static_cast<uint32_t>(s.sizes.prompt_tokens),
                           s.request.cache.policy == CachePolicy::kFull
@@ -128,9 +131,8 @@ int32_t EngineCore::RunDecode(const StepPlan& plan) {
     rows.push_back(&s);
   }
   const absl::Status status = runner_.Decode(
-      rows, [this](Sequence& s, int32_t, std::span<const float> logits) {
-        TakeToken(s, logits);
-      });
+      rows,
+      [this](std::span<const Runner::LogitsRow> read) { TakeRows(read); });
   if (!status.ok()) {
     for (const RequestId id : plan.decode) Fail(id, status);
   } else if (evicted > 0) {
@@ -156,22 +158,55 @@ void EngineCore::RunPrefillCall(const PrefillCall& call) {
   if (runs.empty()) return;
   const absl::Status status = runner_.Prefill(
       call.layer, runs,
-      [this](Sequence& s, int32_t row, std::span<const float> logits) {
-        TakePromptRow(s, row, logits);
-      });
+      [this](std::span<const Runner::LogitsRow> rows) { TakeRows(rows); });
   if (!status.ok()) {
     for (const RequestId id : ids) Fail(id, status);
   }
 }
 
+// What a row comes to depends on the row and its own sequence alone, so rows
+// are read by all threads; clients hear of them in order, from this one.
+void EngineCore::TakeRows(std::span<const Runner::LogitsRow> rows) {
+  choices_.resize(rows.size());
+  parts_.backend.ParallelFor(static_cast<int64_t>(rows.size()),
+                             [&](int64_t index, int worker) {
+                               const auto i = static_cast<size_t>(index);
+                               choices_[i] = ReadRow(rows[i], worker);
+                             });
+  for (size_t i = 0; i < rows.size(); ++i) {
+    Sequence& s = *rows[i].sequence;
+    if (rows[i].row == Runner::kDecodeRow) {
+      Count(s, s.cache.seen());
+      TakeToken(s, std::move(choices_[i]));
+    } else {
+      TakePromptRow(s, rows[i].row, std::move(choices_[i]));
+    }
+  }
+}
+
+TokenEmitter::Choice EngineCore::ReadRow(const Runner::LogitsRow& row,
+                                         int worker) {
+  const Sequence& s = *row.sequence;
+  if (row.row != Runner::kDecodeRow) {
+    if (row.row + 1 < s.sizes.prompt_tokens) {
+      return emitter_.ReadPromptRow(s, row.row, row.logits);
+    }
+    if (s.sizes.max_new_tokens == 0) return {};
+  }
+  return emitter_.ChooseNext(s, row.logits, worker);
+}
+
 void EngineCore::TakePromptRow(Sequence& s,
                                int32_t row,
-                               std::span<const float> logits) {
+                               TokenEmitter::Choice choice) {
   // A bad row has ended the sequence; the rest of its rows is of no use.
   if (!sequences_.contains(s.id)) return;
   if (row + 1 < s.sizes.prompt_tokens) {
-    if (emitter_.AddPromptLogprob(s, row, logits)) return;
-    Emit(s, emitter_.Finish(s, FinishReason::kError, parts_.clock.Now()));
+    if (choice.bad) {
+      Emit(s, emitter_.Finish(s, FinishReason::kError, parts_.clock.Now()));
+    } else {
+      s.prompt_logprobs.push_back(std::move(*choice.logprob));
+    }
     return;
   }
   s.prompt_done = parts_.clock.Now();
@@ -183,13 +218,13 @@ void EngineCore::TakePromptRow(Sequence& s,
     Emit(s, emitter_.Finish(s, FinishReason::kLength, *s.prompt_done));
     return;
   }
-  TakeToken(s, logits);
+  TakeToken(s, std::move(choice));
 }
 
-void EngineCore::TakeToken(Sequence& s, std::span<const float> logits) {
+void EngineCore::TakeToken(Sequence& s, TokenEmitter::Choice choice) {
   const TimePoint now = parts_.clock.Now();
   const std::optional<TimePoint> previous = s.last_token;
-  Update update = emitter_.Next(s, logits, now);
+  Update update = emitter_.Next(s, std::move(choice), now);
   if (!update.token_ids.empty()) {
     ++report_.generated;
     if (previous) {
@@ -248,6 +283,7 @@ void EngineCore::Release(Sequence& s) {
   ReleaseWorkspace(s);
   for (const auto& pages : s.cache.pages) parts_.pool.Give(pages);
   s.cache.pages.clear();
+  Count(s, 0);
   if (s.slot >= 0) unused_slots_.push_back(s.slot);
   s.slot = -1;
 }
@@ -273,16 +309,18 @@ void EngineCore::EndAll(const absl::Status& status) {
   Deliver();
 }
 
+// Keeps the sum over running sequences, however many there are.
+void EngineCore::Count(Sequence& s, int32_t tokens) {
+  report_.logical_cache_tokens += tokens - s.counted;
+  s.counted = tokens;
+}
+
 void EngineCore::Report() {
   report_.running = scheduler_.running();
   report_.pages_free = parts_.pool.free_pages();
   report_.physical_cache_tokens =
       int64_t{parts_.pool.total() - parts_.pool.free_pages()} * kPageTokens /
       parts_.config.layers;
-  report_.logical_cache_tokens = 0;
-  for (const auto& [id, s] : sequences_) {
-    if (s->admitted) report_.logical_cache_tokens += s->cache.seen();
-  }
   parts_.report(report_);
   report_.left_queue = 0;
   report_.left_queue_tokens = 0;

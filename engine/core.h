@@ -77,12 +77,15 @@ class EngineCore {
   int32_t RunDecode(const StepPlan& plan);
   void RunPrefill(const StepPlan& plan);
   void RunPrefillCall(const PrefillCall& call);
-  void TakePromptRow(Sequence& s, int32_t row, std::span<const float> logits);
-  void TakeToken(Sequence& s, std::span<const float> logits);
+  void TakeRows(std::span<const Runner::LogitsRow> rows);
+  TokenEmitter::Choice ReadRow(const Runner::LogitsRow& row, int worker);
+  void TakePromptRow(Sequence& s, int32_t row, TokenEmitter::Choice choice);
+  void TakeToken(Sequence& s, TokenEmitter::Choice choice);
   void Emit(Sequence& s, Update update);
   void Fail(RequestId id, const absl::Status& status);
   void End(RequestId id, std::optional<Update> update, absl::Status status);
   void AttachReport(const Sequence& s, Update& update) const;
+  void Count(Sequence& s, int32_t tokens);
   void ReleaseWorkspace(Sequence& s);
   void Release(Sequence& s);
   void Report();
@@ -95,6 +98,7 @@ class EngineCore {
   Scheduler scheduler_;
   Runner runner_;
   TokenEmitter emitter_;
+  std::vector<TokenEmitter::Choice> choices_;  // scratch of TakeRows
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
   std::unique_ptr<Buffer> free_slots_;  // int32 [max_batch, layers, G]
   std::vector<int32_t> unused_slots_;   // rows of free_slots_

@@ -16,9 +16,9 @@ bool EndsPrompt(const Runner::PromptRun& run) {
 
 Runner::Runner(const ModelConfig& config, Decoder& decoder, Backend& backend)
     : layers_(config.layers),
+      vocabulary_(static_cast<size_t>(config.vocabulary)),
       decoder_(decoder),
-      backend_(backend),
-      logits_(static_cast<size_t>(config.vocabulary)) {}
+      backend_(backend) {}
 
 absl::Status Runner::Decode(std::span<Sequence* const> sequences,
                             const LogitsHandler& on_logits) {
@@ -30,7 +30,7 @@ absl::Status Runner::Decode(std::span<Sequence* const> sequences,
                      .cache = &s->cache,
                      .score = s->score(s->generated),
                      .add_scores = s->request.cache.decode_scores});
-    wanted_.push_back({s, kDecodeRow});
+    wanted_.push_back({s, kDecodeRow, {}});
   }
   KF_RETURN_IF_ERROR(decoder_.DecodeStep(rows_));
   for (Sequence* s : sequences) ++s->cache.fed;
@@ -56,7 +56,8 @@ absl::Status Runner::Prefill(int32_t layer,
     if (layer + 1 < layers_) continue;
     const int32_t end = run.first_row + run.rows;
     const int32_t first = all ? run.first_row : EndsPrompt(run) ? end - 1 : end;
-    for (int32_t row = first; row < end; ++row) wanted_.push_back({&s, row});
+    for (int32_t row = first; row < end; ++row)
+      wanted_.push_back({&s, row, {}});
   }
   KF_RETURN_IF_ERROR(decoder_.PromptSlice(layer, pieces_));
   KF_RETURN_IF_ERROR(ReadCutLayer(layer, runs));
@@ -68,11 +69,13 @@ absl::Status Runner::HandleLogits(const LogitsHandler& on_logits) {
   for (int64_t first = 0; first < count; first += kLogitRows) {
     const int64_t rows = std::min<int64_t>(kLogitRows, count - first);
     KF_RETURN_IF_ERROR(decoder_.ComputeLogits(first, rows));
-    for (int64_t i = 0; i < rows; ++i) {
-      KF_RETURN_IF_ERROR(decoder_.ReadLogits(i, logits_));
-      const WantedRow& wanted = wanted_[static_cast<size_t>(first + i)];
-      on_logits(*wanted.sequence, wanted.row, logits_);
+    KF_ASSIGN_OR_RETURN(const auto logits, decoder_.ReadLogits(rows));
+    const auto wanted = std::span(wanted_).subspan(static_cast<size_t>(first),
+                                                   static_cast<size_t>(rows));
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      wanted[i].logits = logits.subspan(i * vocabulary_, vocabulary_);
     }
+    on_logits(wanted);
   }
   return absl::OkStatus();
 }

@@ -1,5 +1,5 @@
 // Carries out the tensor work of a step plan: packs sequences into rows, calls
-// the decoder, and hands each row of logits back. Knows no queue and no client.
+// the decoder, and hands rows of logits back. Knows no queue and no client.
 //
 // Thread-compatible: the engine thread's.
 #pragma once
@@ -18,11 +18,16 @@ namespace kf::engine {
 
 class Runner {
  public:
-  // Takes the logits, [vocabulary], that follow prompt row `row`, or a
-  // generated token (kDecodeRow). They are valid during the call only.
-  using LogitsHandler =
-      std::function<void(Sequence&, int32_t row, std::span<const float>)>;
   static constexpr int32_t kDecodeRow = -1;
+  // The logits, [vocabulary], that follow prompt row `row`, or a generated
+  // token (kDecodeRow).
+  struct LogitsRow {
+    Sequence* sequence = nullptr;
+    int32_t row = 0;
+    std::span<const float> logits;
+  };
+  // Takes some of a call's rows, in order. They are valid during the call only.
+  using LogitsHandler = std::function<void(std::span<const LogitsRow>)>;
 
   struct PromptRun {
     Sequence* sequence = nullptr;
@@ -44,22 +49,18 @@ class Runner {
   absl::StatusOr<CacheState> ReadCache(const Sequence& sequence) const;
 
  private:
-  struct WantedRow {
-    Sequence* sequence = nullptr;
-    int32_t row = 0;
-  };
   absl::Status HandleLogits(const LogitsHandler& on_logits);
   absl::Status ReadCutLayer(int32_t layer, std::span<const PromptRun> runs);
   absl::StatusOr<std::vector<HeldTokens>> ReadLayer(const Sequence& sequence,
                                                     int32_t layer) const;
 
   const int32_t layers_;
+  const size_t vocabulary_;
   Decoder& decoder_;
   Backend& backend_;
-  std::vector<float> logits_;  // [vocabulary], one row on the host
   std::vector<DecodeRow> rows_;
   std::vector<PromptPiece> pieces_;
-  std::vector<WantedRow> wanted_;
+  std::vector<LogitsRow> wanted_;  // without logits until they are computed
 };
 
 }  // namespace kf::engine

@@ -7,6 +7,24 @@
 namespace kf::engine {
 namespace {
 
+// What the host does with a logit (its share of a logprob and of choosing a
+// token) takes as long as about this many multiply-adds of a product.
+constexpr int64_t kHostWorkPerLogit = 200;
+
+// Logits of a row, in units of one row's products through one layer.
+int32_t LogitRowCost(const ModelConfig& c) {
+  const AttentionShape shape = c.attention_shape(DType::kF32);
+  const int64_t layer = c.hidden * (shape.qkv_dim() + shape.out_dim()) +
+                        int64_t{3} * c.hidden * c.ffn;
+  const int64_t logits = c.vocabulary * (c.hidden + kHostWorkPerLogit);
+  return static_cast<int32_t>((logits + layer - 1) / layer);
+}
+
+// Of the kernels. Below, the largest x + zeta takes all; above, all x are
+// alike.
+constexpr double kLeastTau = 1e-30;
+constexpr double kLargestTau = 1e30;
+
 uint64_t DrawSeed() {
   std::random_device device;
   return (uint64_t{device()} << 32) | device();
@@ -32,16 +50,21 @@ Sequence::Sequence(RequestId request_id,
               request.output.keep_special_tokens,
               /*at_text_start=*/false),
       matcher(request.stopping.stop, request.stopping.include_stop) {
-  history.AddPrompt(request.prompt);
+  if (HasPenalties(request.sampling)) {
+    history.emplace().AddPrompt(request.prompt);
+  }
 }
 
-SchedulerEntry Sequence::scheduler_entry(int32_t layers) const {
-  SchedulerEntry entry{.id = id,
-                       .priority = request.priority,
-                       .prompt_tokens = sizes.prompt_tokens,
-                       .cache_pages = int64_t{PagesPerLayer(sizes)} * layers,
-                       .deadline = request.deadline,
-                       .time_limit = std::nullopt};
+SchedulerEntry Sequence::scheduler_entry(const ModelConfig& config) const {
+  SchedulerEntry entry{
+      .id = id,
+      .priority = request.priority,
+      .prompt_tokens = sizes.prompt_tokens,
+      .cache_pages = int64_t{PagesPerLayer(sizes)} * config.layers,
+      .logit_row_cost =
+          request.output.prompt_logprobs ? LogitRowCost(config) : 0,
+      .deadline = request.deadline,
+      .time_limit = std::nullopt};
   const double limit_ms = request.stopping.time_limit_ms;
   if (limit_ms > 0.0) {
     entry.time_limit =
@@ -51,15 +74,19 @@ SchedulerEntry Sequence::scheduler_entry(int32_t layers) const {
   return entry;
 }
 
+bool Sequence::scored() const {
+  if (request.cache.policy == CachePolicy::kFull) return false;
+  if (request.keep_cache_report) return true;
+  // n + T - 1 tokens are fed in all: with room for them nothing is evicted. T =
+  // 1 runs no decode step, and what is held then is of no use to anyone.
+  const int64_t fed = int64_t{sizes.prompt_tokens} + sizes.max_new_tokens - 1;
+  return sizes.max_new_tokens > 1 && sizes.budget < fed;
+}
+
 ScoreOptions Sequence::score(uint32_t step) const {
   const CacheOptions& c = request.cache;
-  // n + T - 1 tokens are fed in all: with room for them nothing is evicted and
-  // no score is read, unless a report shows it.
-  const bool evicts =
-      sizes.budget < sizes.prompt_tokens + sizes.max_new_tokens - 1;
   ScoreOptions score;
-  score.enabled =
-      c.policy != CachePolicy::kFull && (evicts || request.keep_cache_report);
+  score.enabled = scored();
   if (c.policy != CachePolicy::kKeyformer) {
     score.noise = NoiseKind::kNone;
     score.tau = 1.0F;
@@ -68,11 +95,12 @@ ScoreOptions Sequence::score(uint32_t step) const {
   score.noise = c.noise;
   score.resample_once = c.resample_once;
   score.seed = noise_seed;
-  double tau = c.tau_init;
+  double tau = std::clamp(c.tau_init, kLeastTau, kLargestTau);
   if (step > 0) {
-    tau += step * (c.tau_end - c.tau_init) / sizes.max_new_tokens;
-    tau = c.tau_end >= c.tau_init ? std::min(tau, c.tau_end)
-                                  : std::max(tau, c.tau_end);
+    const double end = std::clamp(c.tau_end, kLeastTau, kLargestTau);
+    const double init = tau;
+    tau += step * (end - init) / sizes.max_new_tokens;
+    tau = end >= init ? std::min(tau, end) : std::max(tau, end);
   }
   score.tau = static_cast<float>(tau);
   return score;

@@ -11,6 +11,7 @@
 #include "engine/cache/cache_plan.h"
 #include "engine/cache/sequence_cache.h"
 #include "engine/clock.h"
+#include "engine/model/model_config.h"
 #include "engine/request.h"
 #include "engine/request_validation.h"
 #include "engine/sampling/sampler.h"
@@ -45,6 +46,7 @@ struct Sequence {
 
   // While it runs.
   SequenceCache cache;
+  int32_t counted = 0;             // tokens it has in the report's sum
   int32_t slot = -1;               // of the free-slot table
   std::vector<int32_t> workspace;  // pages, in prefill
   CacheReport cache_report;        // filled if the request keeps one
@@ -52,7 +54,7 @@ struct Sequence {
   // What has been generated.
   uint32_t generated = 0;
   TokenId next_input = 0;  // the last token, fed by the next decode step
-  TokenHistory history;
+  std::optional<TokenHistory> history;  // where a penalty reads it
   IncrementalDecoder decoder;
   StopMatcher matcher;
   std::vector<TokenId> forbidden;  // below min_new_tokens
@@ -60,7 +62,10 @@ struct Sequence {
   bool first_sent = false;
   bool text_ended = false;  // a stop string was found; the matcher is spent
 
-  SchedulerEntry scheduler_entry(int32_t layers) const;
+  SchedulerEntry scheduler_entry(const ModelConfig& config) const;
+  // Whether any score is read: to choose what a decode step will attend to, or
+  // by a report.
+  bool scored() const;
   // The scores of the prompt (step 0) or of decode step t = 1, 2, ...
   ScoreOptions score(uint32_t step) const;
   int32_t score_first_row() const;

@@ -15,8 +15,11 @@ bool Contains(const std::vector<TokenId>& ids, TokenId id) {
 
 }  // namespace
 
-TokenEmitter::TokenEmitter(const Tokenizer& tokenizer, int32_t vocabulary)
-    : tokenizer_(tokenizer), sampler_(vocabulary) {
+TokenEmitter::TokenEmitter(const Tokenizer& tokenizer,
+                           int32_t vocabulary,
+                           int workers)
+    : tokenizer_(tokenizer),
+      samplers_(static_cast<size_t>(workers), Sampler(vocabulary)) {
   for (TokenId id = 0; id < vocabulary; ++id) {
     if (tokenizer.IsEndOfGeneration(id)) end_ids_.push_back(id);
   }
@@ -30,21 +33,37 @@ void TokenEmitter::Begin(Sequence& s) const {
   s.forbidden.insert(s.forbidden.end(), stops.begin(), stops.end());
 }
 
-bool TokenEmitter::AddPromptLogprob(Sequence& s,
-                                    int32_t row,
-                                    std::span<const float> logits) const {
-  if (HasBadLogits(logits)) return false;
-  s.prompt_logprobs.push_back(
-      LogprobOf(logits, s.request.prompt[static_cast<size_t>(row) + 1],
-                s.request.output.top_logprobs));
-  return true;
+TokenEmitter::Choice TokenEmitter::ReadPromptRow(
+    const Sequence& s, int32_t row, std::span<const float> logits) const {
+  const LogitsScan scan = ScanLogits(logits);
+  if (scan.bad) return {.bad = true};
+  const TokenId id = s.request.prompt[static_cast<size_t>(row) + 1];
+  return {
+      .id = id,
+      .logprob = LogprobOf(logits, scan, id, s.request.output.top_logprobs)};
 }
 
-TokenId TokenEmitter::Choose(const Sequence& s, std::span<const float> logits) {
-  if (IsForced(s)) return s.request.forced_tokens[s.generated];
+TokenEmitter::Choice TokenEmitter::ChooseNext(const Sequence& s,
+                                              std::span<const float> logits,
+                                              int worker) {
+  const LogitsScan scan = ScanLogits(logits);
+  if (scan.bad) return {.bad = true};
+  Choice choice{.id = IsForced(s) ? s.request.forced_tokens[s.generated]
+                                  : Sample(s, logits, scan, worker)};
+  if (s.request.output.logprobs || IsForced(s)) {
+    choice.logprob =
+        LogprobOf(logits, scan, choice.id, s.request.output.top_logprobs);
+  }
+  return choice;
+}
+
+TokenId TokenEmitter::Sample(const Sequence& s,
+                             std::span<const float> logits,
+                             const LogitsScan& scan,
+                             int worker) {
   Sampler::Input input{.logits = logits,
                        .params = &s.request.sampling,
-                       .history = &s.history,
+                       .history = s.history ? &*s.history : nullptr,
                        .seed = s.seed,
                        .step = s.generated,
                        .stream = 0,
@@ -52,21 +71,16 @@ TokenId TokenEmitter::Choose(const Sequence& s, std::span<const float> logits) {
   if (s.generated < s.request.stopping.min_new_tokens) {
     input.forbidden = s.forbidden;
   }
-  return sampler_.Sample(input);
+  return samplers_[static_cast<size_t>(worker)].Sample(input, scan);
 }
 
-Update TokenEmitter::Next(Sequence& s,
-                          std::span<const float> logits,
-                          TimePoint now) {
-  if (HasBadLogits(logits)) return Finish(s, FinishReason::kError, now);
+Update TokenEmitter::Next(Sequence& s, Choice choice, TimePoint now) {
+  if (choice.bad) return Finish(s, FinishReason::kError, now);
   Update update;
-  const TokenId id = Choose(s, logits);
-  if (s.request.output.logprobs || IsForced(s)) {
-    update.logprobs.push_back(
-        LogprobOf(logits, id, s.request.output.top_logprobs));
-  }
+  const TokenId id = choice.id;
+  if (choice.logprob) update.logprobs.push_back(std::move(*choice.logprob));
   update.token_ids.push_back(id);
-  s.history.AddGenerated(id);
+  if (s.history) s.history->AddGenerated(id);
   s.next_input = id;
   s.last_token = now;
   const bool ended = EndsHere(s, id, update);

@@ -1,5 +1,5 @@
-// From a row of logits to an update for the client: picks the token, decodes
-// its text, and knows when the sequence has ended.
+// From a row of logits to an update for the client: picks the token (on any
+// thread), decodes its text, and knows when the sequence has ended.
 //
 // Rules (docs/life_of_a_request.md, Endings): the token that ends a sequence
 // (end of generation, or a stop id) is reported and counted, but gives no text;
@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -21,23 +22,38 @@ namespace kf::engine {
 
 class TokenEmitter {
  public:
-  TokenEmitter(const Tokenizer& tokenizer, int32_t vocabulary);
+  // What a row of logits comes to.
+  struct Choice {
+    bool bad = false;  // a NaN, +inf, or nothing finite: there is no more
+    TokenId id = 0;
+    std::optional<TokenLogprob> logprob = {};  // where the request has it
+  };
+
+  // Rows may be read by `workers` threads at once.
+  TokenEmitter(const Tokenizer& tokenizer, int32_t vocabulary, int workers);
 
   // Called once, before the first row.
   void Begin(Sequence& sequence) const;
-  // Logprob of prompt token `row` + 1 under the logits of row `row`. False if
-  // the row is bad: the sequence must end with Fail.
-  bool AddPromptLogprob(Sequence& sequence,
-                        int32_t row,
-                        std::span<const float> logits) const;
-  // The next token. finish_reason is set if it is the last; kError if the row
-  // holds a NaN or no finite number.
-  Update Next(Sequence& sequence, std::span<const float> logits, TimePoint now);
+  // The logprob of prompt token `row` + 1 under the logits of row `row`, and
+  // the next token. All that costs time in a row: reads the sequence, changes
+  // nothing, and runs at once for many rows, each `worker` once.
+  Choice ReadPromptRow(const Sequence& sequence,
+                       int32_t row,
+                       std::span<const float> logits) const;
+  Choice ChooseNext(const Sequence& sequence,
+                    std::span<const float> logits,
+                    int worker);
+  // Takes the chosen token. finish_reason is set if it is the last; kError if
+  // the row was bad.
+  Update Next(Sequence& sequence, Choice choice, TimePoint now);
   // An end without a token: time limit, error, or T = 0.
   Update Finish(Sequence& sequence, FinishReason reason, TimePoint now) const;
 
  private:
-  TokenId Choose(const Sequence& sequence, std::span<const float> logits);
+  TokenId Sample(const Sequence& sequence,
+                 std::span<const float> logits,
+                 const LogitsScan& scan,
+                 int worker);
   void AddText(Sequence& sequence, TokenId id, Update& update) const;
   bool EndsHere(Sequence& sequence, TokenId id, Update& update) const;
   void Complete(Sequence& sequence,
@@ -47,8 +63,8 @@ class TokenEmitter {
   void AddFirst(Sequence& sequence, TimePoint now, Update& update) const;
 
   const Tokenizer& tokenizer_;
-  Sampler sampler_;
-  std::vector<TokenId> end_ids_;  // all end-of-generation ids
+  std::vector<Sampler> samplers_;  // of each worker
+  std::vector<TokenId> end_ids_;   // all end-of-generation ids
 };
 
 }  // namespace kf::engine

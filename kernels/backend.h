@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -192,6 +193,12 @@ class Backend {
   virtual absl::Status Download(std::span<std::byte> to,
                                 const std::byte* from) = 0;
 
+  // Where the host can read this memory as it is, from any thread; null: it has
+  // to be downloaded.
+  virtual const std::byte* HostView(const std::byte* /*memory*/) const {
+    return nullptr;
+  }
+
   // Gathers and scatters rows of `width` floats; ranges do not overlap. The
   // default serves backends whose memory is the host's.
   virtual absl::Status CopyRows(std::span<const RowCopy> copies,
@@ -201,6 +208,17 @@ class Backend {
                   static_cast<size_t>(copy.rows * width) * sizeof(float));
     }
     return absl::OkStatus();
+  }
+
+  // --- host work ---
+  // fn(index, worker) once for each index in [0, count), on the threads that
+  // are idle between operations; worker < workers() is distinct for calls that
+  // run at the same time. As an operation, it is called from one thread, and fn
+  // calls none. The default has one worker, the caller.
+  virtual int workers() const { return 1; }
+  virtual void ParallelFor(
+      int64_t count, const std::function<void(int64_t index, int worker)>& fn) {
+    for (int64_t index = 0; index < count; ++index) fn(index, 0);
   }
 
   // --- weights ---

@@ -10,7 +10,10 @@
 
 namespace kf::engine {
 
-constexpr int32_t CeilDiv(int32_t a, int32_t b) { return (a + b - 1) / b; }
+// a >= 0, b > 0.
+constexpr int32_t CeilDiv(int32_t a, int32_t b) {
+  return a / b + (a % b > 0 ? 1 : 0);
+}
 
 // Pages of one layer, fixed from admission to the end: k slots and the free one
 // that the next token takes, ceil((min(k, n + T) + 1) / 16).

@@ -49,11 +49,11 @@ absl::Status Decoder::Allocate() {
                         options_.max_workspace_prompts;
   KF_ASSIGN_OR_RETURN(workspace_pool_,
                       PagePool::Create(backend_, backend_.PageBytes(shape_),
-                                       pages, "prefill workspace"));
+                                       pages, "prefill_workspace_tokens"));
   KF_ASSIGN_OR_RETURN(
       hidden_store_,
       AllocateFloats(backend_, int64_t{pages} * kPageTokens, config_.hidden,
-                     "hidden states of prompts in prefill"));
+                     "prefill_workspace_tokens"));
   const int64_t rows = std::max(options_.max_batch, kPromptCallRows);
   const auto floats = [&](int64_t width) {
     return AllocateFloats(backend_, rows, width, "activations");
@@ -266,12 +266,16 @@ absl::Status Decoder::ComputeLogits(int64_t first, int64_t rows) {
                          logits_->as<float>());
 }
 
-absl::Status Decoder::ReadLogits(int64_t index, std::span<float> logits) const {
-  return backend_.Download(
-      std::as_writable_bytes(logits),
-      logits_->data() + static_cast<size_t>(index) *
-                            static_cast<size_t>(config_.vocabulary) *
-                            sizeof(float));
+absl::StatusOr<std::span<const float>> Decoder::ReadLogits(int64_t rows) {
+  const auto count =
+      static_cast<size_t>(rows) * static_cast<size_t>(config_.vocabulary);
+  if (const std::byte* view = backend_.HostView(logits_->data())) {
+    return std::span(reinterpret_cast<const float*>(view), count);
+  }
+  host_logits_.resize(count);
+  KF_RETURN_IF_ERROR(backend_.Download(
+      std::as_writable_bytes(std::span(host_logits_)), logits_->data()));
+  return std::span<const float>(host_logits_);
 }
 
 }  // namespace kf::engine

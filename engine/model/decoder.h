@@ -80,8 +80,9 @@ class Decoder {
 
   // Logits of final rows [first, first + rows), rows <= kLogitRows.
   absl::Status ComputeLogits(int64_t first, int64_t rows);
-  // Row `index` of the last ComputeLogits, [vocabulary].
-  absl::Status ReadLogits(int64_t index, std::span<float> logits) const;
+  // The first `rows` rows of the last ComputeLogits, [rows, vocabulary], where
+  // the host can read them; valid until the next one.
+  absl::StatusOr<std::span<const float>> ReadLogits(int64_t rows);
 
  private:
   Decoder(const ModelConfig& config,
@@ -120,6 +121,7 @@ class Decoder {
   std::vector<DecodeAttentionItem> decode_items_;
   std::vector<PromptAttentionItem> prompt_items_;
   std::vector<RowCopy> copies_;
+  std::vector<float> host_logits_;  // where logits_ is out of the host's reach
 };
 
 }  // namespace kf::engine

@@ -14,8 +14,12 @@
 #include <vector>
 
 #include "engine/request.h"
+#include "engine/sampling/logit_row.h"
 
 namespace kf::engine {
+
+// A logit bias of this, the lowest that a request may have, rules a token out.
+inline constexpr double kBanningBias = -1e9;
 
 // What the penalties count, per sequence: prompt and generated tokens. Tokens
 // whose cache entry was evicted still count.
@@ -35,7 +39,10 @@ class TokenHistory {
   std::unordered_map<TokenId, Counts> counts_;
 };
 
-// Thread-compatible; scratch is reused between calls, so one per engine thread.
+// Whether any penalty reads a history.
+bool HasPenalties(const SamplingParams& params);
+
+// Thread-compatible; scratch is reused between calls, so one per thread.
 class Sampler {
  public:
   explicit Sampler(int32_t vocabulary);
@@ -51,8 +58,8 @@ class Sampler {
     // min_new_tokens. Ignored where it leaves nothing to choose from.
     std::span<const TokenId> forbidden = {};
   };
-  // Requires logits without HasBadLogits.
-  TokenId Sample(const Input& input);
+  // `scan` is that of input.logits, and not bad.
+  TokenId Sample(const Input& input, const LogitsScan& scan);
 
  private:
   struct Candidate {
@@ -62,25 +69,53 @@ class Sampler {
     double surprise;  // |-ln p - entropy|, typical-p alone
   };
 
-  void Adjust(const Input& input);
-  void ListCandidates(double temperature);
-  void KeepTopK(uint32_t top_k);
+  std::span<const float> Adjusted(const Input& input, LogitsScan& scan);
+  void Adjust(const Input& input, bool ban);
+  void Weigh(std::span<const float> logits,
+             const LogitsScan& scan,
+             const SamplingParams& params);
+  void ListCandidates(const SamplingParams& params);
   void KeepTypical(double mass);
   void KeepTopP(double mass);
   void KeepMinP(double share);
-  double TotalWeight() const;
+  template <typename Worse>
+  void KeepUntil(double goal, const Worse& worse);
+  TokenId IdOf(size_t place) const {
+    return kept_.empty() ? static_cast<TokenId>(place) : kept_[place];
+  }
+  // ln of the weight of a logit of the row.
+  double ExponentOf(float logit) const {
+    return (static_cast<double>(logit) - static_cast<double>(largest_)) *
+           scale_;
+  }
+  TokenId DrawFromRow(double u) const;
+  TokenId DrawFromCandidates(double u) const;
 
   int32_t vocabulary_;
-  std::vector<float> logits_;          // [vocabulary], adjusted
-  std::vector<Candidate> candidates_;  // what the filters have left
+  std::vector<float> adjusted_;  // [vocabulary], where anything adjusts
+  // The row to choose from: what top-k has left, ascending; empty: every id.
+  std::vector<TokenId> kept_;
+  std::vector<float> kept_logits_;  // of kept_
+  std::span<const float> row_;
+  float largest_ = 0.0F;               // of row_
+  double scale_ = 1.0;                 // 1 / temperature
+  std::vector<float> weights_;         // of row_
+  std::vector<Candidate> candidates_;  // what the later filters have left
+  double total_ = 0.0;                 // weight of what is left, listed or not
 };
 
 // True if a row holds a NaN or +inf, or nothing finite.
-bool HasBadLogits(std::span<const float> logits);
+inline bool HasBadLogits(std::span<const float> logits) {
+  return ScanLogits(logits).bad;
+}
 
 // logprob and rank of `id` in raw logits, with the `top` most probable tokens
-// (ties: the smaller id). log-sum-exp in double, in index order. Requires
-// logits without HasBadLogits.
-TokenLogprob LogprobOf(std::span<const float> logits, TokenId id, uint32_t top);
+// (ties: the smaller id). Exponentials in f32, their sum and its
+// logarithm in double. `scan` is
+// that of logits, and not bad.
+TokenLogprob LogprobOf(std::span<const float> logits,
+                       const LogitsScan& scan,
+                       TokenId id,
+                       uint32_t top);
 
 }  // namespace kf::engine

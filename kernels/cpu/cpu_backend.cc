@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -83,6 +84,17 @@ class CpuBackend : public Backend {
                         const std::byte* from) override {
     if (!to.empty()) std::memcpy(to.data(), from, to.size());
     return absl::OkStatus();
+  }
+
+  const std::byte* HostView(const std::byte* memory) const override {
+    return memory;
+  }
+
+  int workers() const override { return pool_.threads(); }
+  void ParallelFor(
+      int64_t count,
+      const std::function<void(int64_t index, int worker)>& fn) override {
+    pool_.ParallelFor(count, fn);
   }
 
   absl::StatusOr<std::unique_ptr<LinearWeights>> LoadLinear(

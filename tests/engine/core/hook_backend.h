@@ -17,6 +17,11 @@ struct Hooks {
   // the operation's own.
   std::function<absl::Status(const PromptAttentionArgs&)> prompt = nullptr;
   std::function<absl::Status(const DecodeAttentionArgs&)> decode = nullptr;
+  // Called before memory is asked for; an error is returned.
+  std::function<absl::Status(size_t bytes, std::string_view what)> allocate =
+      nullptr;
+  // As on a device: the host cannot look into the memory.
+  bool hide_memory = false;
 };
 
 class HookBackend final : public Backend {
@@ -28,6 +33,11 @@ class HookBackend final : public Backend {
   std::string description() const override { return inner_->description(); }
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(
       size_t bytes, std::string_view what) override {
+    if (hooks_.allocate) {
+      if (auto status = hooks_.allocate(bytes, what); !status.ok()) {
+        return status;
+      }
+    }
     return inner_->Allocate(bytes, what);
   }
   absl::Status Upload(std::byte* to, std::span<const std::byte> from) override {
@@ -36,6 +46,15 @@ class HookBackend final : public Backend {
   absl::Status Download(std::span<std::byte> to,
                         const std::byte* from) override {
     return inner_->Download(to, from);
+  }
+  const std::byte* HostView(const std::byte* memory) const override {
+    return hooks_.hide_memory ? nullptr : inner_->HostView(memory);
+  }
+  int workers() const override { return inner_->workers(); }
+  void ParallelFor(
+      int64_t count,
+      const std::function<void(int64_t index, int worker)>& fn) override {
+    inner_->ParallelFor(count, fn);
   }
   absl::StatusOr<std::unique_ptr<LinearWeights>> LoadLinear(
       std::span<const WeightView> stacked, WeightFormat format) override {

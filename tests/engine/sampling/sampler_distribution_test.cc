@@ -8,6 +8,7 @@
 
 #include "engine/sampling/sampler.h"
 #include "gtest/gtest.h"
+#include "tests/engine/sampling/choose.h"
 
 namespace kf::engine {
 namespace {
@@ -103,8 +104,9 @@ TEST_P(DistributionTest, DrawsMatch) {
   constexpr int kDraws = 40000;
   std::vector<int> seen(logits.size(), 0);
   for (uint32_t step = 0; step < kDraws; ++step) {
-    const TokenId id = sampler.Sample(
-        {.logits = logits, .params = &params, .seed = 11, .step = step});
+    const TokenId id =
+        Choose(sampler,
+               {.logits = logits, .params = &params, .seed = 11, .step = step});
     ++seen[static_cast<size_t>(id)];
   }
   double chi_square = 0.0;

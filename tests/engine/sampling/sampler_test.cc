@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/engine/sampling/choose.h"
 
 namespace kf::engine {
 namespace {
@@ -34,10 +35,10 @@ TEST_P(GreedyTest, Chooses) {
   history.AddPrompt(c.prompt);
   for (const TokenId id : c.generated) history.AddGenerated(id);
   Sampler sampler(static_cast<int32_t>(c.logits.size()));
-  EXPECT_EQ(sampler.Sample({.logits = c.logits,
-                            .params = &c.params,
-                            .history = &history,
-                            .forbidden = c.forbidden}),
+  EXPECT_EQ(Choose(sampler, {.logits = c.logits,
+                             .params = &c.params,
+                             .history = &history,
+                             .forbidden = c.forbidden}),
             c.want);
 }
 
@@ -65,6 +66,31 @@ INSTANTIATE_TEST_SUITE_P(
         GreedyCase{"OneToken", {-5}, kPlain, {}, {}, {}, 0},
         GreedyCase{"BiasLifts", {1, 3, 2}, Bias({{0, 2.5}}), {}, {}, {}, 0},
         GreedyCase{"BiasBans", {1, 3, 2}, Bias({{1, -1e9}}), {}, {}, {}, 2},
+        GreedyCase{"BanBeatsPenalties",
+                   {-5, 3e38F},
+                   [] {
+                     SamplingParams p = Penalties(0.001, -1e9, -1e9);
+                     p.logit_bias = {{1, -1e9}};
+                     return p;
+                   }(),
+                   {},
+                   {1, 1},
+                   {},
+                   0},
+        GreedyCase{"AllBannedIsIgnored",
+                   {1, 3, 2},
+                   Bias({{0, -1e9}, {1, -1e9}, {2, -1e9}}),
+                   {},
+                   {},
+                   {},
+                   1},
+        GreedyCase{"MaskGivesWayBeforeBans",
+                   {1, 3, 2},
+                   Bias({{1, -1e9}}),
+                   {},
+                   {},
+                   {0, 2},
+                   2},
         GreedyCase{"BiasCannotRaiseMinusInf",
                    {1, -kInf, 2},
                    Bias({{1, 1e9}}),
@@ -188,10 +214,10 @@ std::vector<int> Draw(const SamplingParams& params, int count) {
   Sampler sampler(kVocabulary);
   std::vector<int> seen(kVocabulary, 0);
   for (int step = 0; step < count; ++step) {
-    const TokenId id = sampler.Sample({.logits = kLogits,
-                                       .params = &params,
-                                       .seed = 7,
-                                       .step = static_cast<uint32_t>(step)});
+    const TokenId id = Choose(sampler, {.logits = kLogits,
+                                        .params = &params,
+                                        .seed = 7,
+                                        .step = static_cast<uint32_t>(step)});
     ++seen[static_cast<size_t>(id)];
   }
   return seen;
@@ -238,9 +264,19 @@ TEST(SamplerEdgeTest, MinusInfinityIsNeverDrawn) {
   Sampler sampler(4);
   for (uint32_t step = 0; step < 200; ++step) {
     EXPECT_EQ(
-        sampler.Sample({.logits = logits, .params = &params, .step = step}) % 2,
+        Choose(sampler, {.logits = logits, .params = &params, .step = step}) %
+            2,
         1);
   }
+}
+
+// A huge temperature makes all logits alike, but not a ban.
+TEST(SamplerEdgeTest, ABannedTokenIsNeverDrawn) {
+  const SamplingParams params = {.temperature = 1e12,
+                                 .logit_bias = {{1, -1e9}, {2, -1e9 + 1.0}}};
+  const std::vector<int> seen = Draw(params, 4000);
+  EXPECT_EQ(seen[1], 0);
+  EXPECT_GT(seen[2], 0);
 }
 
 TEST(SamplerDeterminismTest, TokenDependsOnItsOwnInputsAlone) {
@@ -251,8 +287,8 @@ TEST(SamplerDeterminismTest, TokenDependsOnItsOwnInputsAlone) {
   for (uint32_t step = 0; step < 100; ++step) {
     const Sampler::Input input = {
         .logits = kLogits, .params = &params, .seed = 3, .step = step};
-    shared.Sample({.logits = other, .params = &params, .seed = step});
-    EXPECT_EQ(shared.Sample(input), alone.Sample(input));
+    Choose(shared, {.logits = other, .params = &params, .seed = step});
+    EXPECT_EQ(Choose(shared, input), Choose(alone, input));
   }
 }
 
@@ -263,11 +299,11 @@ TEST(SamplerDeterminismTest, SeedStepAndStreamDrawAnew) {
     Sampler sampler(kVocabulary);
     std::vector<TokenId> ids;
     for (uint32_t i = 0; i < 64; ++i) {
-      ids.push_back(sampler.Sample({.logits = kLogits,
-                                    .params = &params,
-                                    .seed = seed,
-                                    .step = first_step + i,
-                                    .stream = stream}));
+      ids.push_back(Choose(sampler, {.logits = kLogits,
+                                     .params = &params,
+                                     .seed = seed,
+                                     .step = first_step + i,
+                                     .stream = stream}));
     }
     return ids;
   };

@@ -1,0 +1,134 @@
+// Work and memory that a request does not need, or cannot have.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <limits>
+
+#include "kernels/core/status.h"
+#include "kernels/ref/ref_backend.h"
+#include "tests/engine/core/engine_harness.h"
+#include "tests/engine/core/hook_backend.h"
+#include "tests/testing/matchers.h"
+
+namespace kf::engine {
+namespace {
+
+using ::kf::testing::StatusIs;
+
+// Scores are for the decode steps that follow, or for a report.
+TEST(EconomyTest, NothingIsScoredThatNobodyReads) {
+  std::atomic<bool> scored{false};
+  TestEngine engine({.backend = std::make_unique<HookBackend>(
+                         CreateReferenceBackend(),
+                         Hooks{.prompt = [&](const PromptAttentionArgs& args) {
+                           for (const auto& item : args.items) {
+                             if (item.score.enabled) scored = true;
+                           }
+                           return absl::OkStatus();
+                         }})});
+  const auto scores = [&](Request request) {
+    scored = false;
+    EXPECT_EQ(engine.Run(std::move(request)).finish_reason,
+              FinishReason::kLength);
+    return scored.load();
+  };
+  EXPECT_TRUE(scores(MakeKeyformerRequest(1, 40, 2, 16, 4)));
+  EXPECT_FALSE(scores(MakeKeyformerRequest(1, 40, 1, 16, 4)));
+  EXPECT_FALSE(scores(MakeKeyformerRequest(1, 40, 0, 16, 4)));
+  EXPECT_FALSE(scores(MakeKeyformerRequest(1, 40, 5, 44, 4)));
+  EXPECT_TRUE(scores(MakeKeyformerRequest(1, 40, 5, 43, 4)));
+  for (const uint32_t tokens : {0U, 1U}) {
+    Request reported = MakeKeyformerRequest(1, 40, tokens, 16, 4);
+    reported.keep_cache_report = true;
+    EXPECT_TRUE(scores(std::move(reported)));
+  }
+}
+
+// The first token does not hang on what is kept.
+TEST(EconomyTest, OneTokenIsTheFirstOfMany) {
+  TestEngine engine;
+  const Outcome one = engine.Run(MakeKeyformerRequest(1, 100, 1, 16, 4));
+  const Outcome many = engine.Run(MakeKeyformerRequest(1, 100, 8, 16, 4));
+  ASSERT_EQ(one.tokens.size(), 1U);
+  EXPECT_EQ(one.tokens[0], many.tokens[0]);
+  EXPECT_EQ(one.usage.evicted_tokens, 84U);
+}
+
+// Logits are read where they are, or downloaded: all the same, with more rows
+// than are held at once.
+TEST(EconomyTest, LogitsOutOfReachAreDownloaded) {
+  TestEngine near;
+  auto backend = CreateBackend({.name = "cpu", .threads = 3});
+  ASSERT_TRUE(backend.ok());
+  TestEngine far({.backend = std::make_unique<HookBackend>(
+                      *std::move(backend), Hooks{.hide_memory = true})});
+  Request request = MakeRequest(7, 150, 12);
+  request.output.prompt_logprobs = true;
+  request.sampling.temperature = 0.8;
+  request.sampling.top_p = 0.9;
+  request.sampling.frequency_penalty = 0.5;
+  const Outcome want = near.Run(request);
+  EXPECT_EQ(want.prompt_logprobs.size(), 149U);
+  EXPECT_TRUE(SameAnswer(want, far.Run(request)));
+}
+
+// As many prompt tokens as a flag can say.
+TEST(EconomyTest, AWorkspaceTooLargeNamesItsFlag) {
+  testing::TempDir dir;
+  testing::TinyModelSpec spec;
+  spec.context = 1 << 20;
+  EngineOptions options = TinyOptions(WriteTinyModel(spec, dir.File("m.gguf")));
+  options.max_batch = kMaxBatch;
+  options.prefill_workspace_tokens = std::numeric_limits<int32_t>::max();
+  const SteadyClock clock;
+  const auto engine = Engine::Create(
+      options, clock, nullptr,
+      std::make_unique<HookBackend>(
+          CreateReferenceBackend(),
+          Hooks{.allocate = [](size_t bytes, std::string_view what) {
+            return bytes < (size_t{1} << 30)
+                       ? absl::OkStatus()
+                       : absl::ResourceExhaustedError(
+                             absl::StrCat(ToAbsl(what), ": ", bytes));
+          }}));
+  EXPECT_THAT(engine.status(), StatusIs(absl::StatusCode::kResourceExhausted,
+                                        "prefill_workspace_tokens: "));
+}
+
+// The gauge counts what running requests have seen, and only them.
+TEST(EconomyTest, SeenTokensAreCountedAsTheyCome) {
+  std::atomic<int64_t> most{0};
+  std::atomic<Engine*> running{nullptr};
+  EngineOptions options = TinyOptions("");
+  options.max_batch = 2;
+  TestEngine engine({.options = options,
+                     .backend = std::make_unique<HookBackend>(
+                         CreateReferenceBackend(),
+                         Hooks{.decode = [&](const DecodeAttentionArgs& args) {
+                           if (running.load() == nullptr || args.layer > 0) {
+                             return absl::OkStatus();
+                           }
+                           int64_t fed = 0;
+                           for (const auto& item : args.items)
+                             fed += item.position;
+                           // Of the last report: before this step's tokens.
+                           const int64_t seen =
+                               running.load()->Stats().logical_cache_tokens;
+                           EXPECT_GE(seen, fed);
+                           EXPECT_LE(seen, fed + 30);  // another one in prefill
+                           most = std::max(most.load(), seen);
+                           return absl::OkStatus();
+                         }})});
+  running = &*engine;
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  for (uint32_t i = 0; i < 5; ++i) {
+    sinks.push_back(engine.Start(MakeKeyformerRequest(i, 30, 6, 8, 2)).second);
+  }
+  for (const auto& sink : sinks) sink->Wait();
+  EXPECT_GE(most.load(), 34);  // 30 and 4 of the 5 that are fed
+  EXPECT_LE(most.load(), 70);
+  engine.ExpectNothingHeld();
+}
+
+}  // namespace
+}  // namespace kf::engine
