@@ -15,6 +15,14 @@
 
 namespace kf::testing {
 
+// ThreadSanitizer slows the kernels more than ten times. A test that repeats
+// the same code over a long table then takes a part of it, and says which.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kThreadSanitizer = true;
+#else
+inline constexpr bool kThreadSanitizer = false;
+#endif
+
 // One backend per SIMD level of this machine; `threads` as BackendOptions.
 std::vector<std::string> SimdLevelNames();
 std::unique_ptr<Backend> MakeCpu(const std::string& simd, int threads = 2);
