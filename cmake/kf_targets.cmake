@@ -12,6 +12,12 @@ set(_common -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion
 target_compile_options(kf_warnings INTERFACE
   "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:${_common};-Wlogical-op;-Wduplicated-cond;-Wduplicated-branches;-Wuseless-cast>"
   "$<$<COMPILE_LANG_AND_ID:CXX,Clang>:${_common};-Wthread-safety;-Wthread-safety-beta;-Wunreachable-code-aggressive>")
+if(KF_UNITY)
+  # An Impl with members from its file's anonymous namespace is no fault of a
+  # file that is compiled as part of another.
+  target_compile_options(kf_warnings INTERFACE
+    "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>")
+endif()
 if(KF_WERROR)
   # False alarms of gcc 12 by reputation stay warnings.
   target_compile_options(kf_warnings INTERFACE

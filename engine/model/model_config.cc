@@ -28,7 +28,7 @@ constexpr int32_t kMaxVocabulary = 1 << 22;
 constexpr int32_t kMaxContext = 1 << 20;
 
 template <typename... Args>
-absl::Status Invalid(const Args&... args) {
+absl::Status Refuse(const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
 }
 
@@ -45,7 +45,7 @@ absl::StatusOr<int32_t> ReadInt(const GgufFile& file,
   if (fallback.has_value() && !file.Has(key)) return *fallback;
   KF_ASSIGN_OR_RETURN(const int64_t value, file.GetInt(key));
   if (value < range.min || value > range.max) {
-    return Invalid("key ", ToAbsl(key), ": ", value, ", want ", range.min,
+    return Refuse("key ", ToAbsl(key), ": ", value, ", want ", range.min,
                    " to ", range.max);
   }
   return static_cast<int32_t>(value);
@@ -58,7 +58,7 @@ absl::StatusOr<double> ReadPositive(const GgufFile& file,
   if (fallback.has_value() && !file.Has(key)) return *fallback;
   KF_ASSIGN_OR_RETURN(const double value, file.GetFloat(key));
   if (!(value > 0.0 && value <= max)) {
-    return Invalid("key ", ToAbsl(key), ": ", value, ", want a number in (0, ",
+    return Refuse("key ", ToAbsl(key), ": ", value, ", want a number in (0, ",
                    max, "]");
   }
   return value;
@@ -67,12 +67,12 @@ absl::StatusOr<double> ReadPositive(const GgufFile& file,
 absl::Status CheckRopeScaling(const GgufFile& file) {
   constexpr std::string_view kTypeKey = "llama.rope.scaling.type";
   if (file.HasTensor("rope_freqs.weight")) {
-    return Invalid("tensor rope_freqs.weight: rotary scaling is not supported");
+    return Refuse("tensor rope_freqs.weight: rotary scaling is not supported");
   }
   if (file.Has(kTypeKey)) {
     KF_ASSIGN_OR_RETURN(const std::string_view type, file.GetString(kTypeKey));
     if (type == "none") return absl::OkStatus();
-    return Invalid("key ", ToAbsl(kTypeKey), ": ", GgufQuote(type),
+    return Refuse("key ", ToAbsl(kTypeKey), ": ", GgufQuote(type),
                    ": rotary scaling is not supported, want none");
   }
   // scale_linear is the factor's name in old files.
@@ -81,7 +81,7 @@ absl::Status CheckRopeScaling(const GgufFile& file) {
     if (!file.Has(key)) continue;
     KF_ASSIGN_OR_RETURN(const double factor, file.GetFloat(key));
     if (factor != 1.0) {
-      return Invalid("key ", ToAbsl(key), ": ", factor,
+      return Refuse("key ", ToAbsl(key), ": ", factor,
                      ": rotary scaling is not supported, want 1");
     }
   }
@@ -98,12 +98,12 @@ absl::Status CheckUnsupportedKeys(const GgufFile& file) {
        {"llama.attention.scale", "llama.attention.clamp_kqv",
         "llama.attn_logit_softcapping", "llama.final_logit_softcapping",
         "llama.embedding_scale", "llama.residual_scale", "llama.logit_scale"}) {
-    if (file.Has(key)) return Invalid("key ", ToAbsl(key), " is not supported");
+    if (file.Has(key)) return Refuse("key ", ToAbsl(key), " is not supported");
   }
   constexpr std::string_view kCausal = "llama.attention.causal";
   if (file.Has(kCausal)) {
     KF_ASSIGN_OR_RETURN(const bool causal, file.GetBool(kCausal));
-    if (!causal) return Invalid("key ", ToAbsl(kCausal), ": false, want true");
+    if (!causal) return Refuse("key ", ToAbsl(kCausal), ": false, want true");
   }
   return CheckRopeScaling(file);
 }
@@ -119,11 +119,11 @@ absl::Status ReadHeads(const GgufFile& file, ModelConfig& config) {
       config.kv_heads,
       ReadInt(file, kKvHeads, {1, config.query_heads}, config.query_heads));
   if (config.query_heads % config.kv_heads != 0) {
-    return Invalid("key ", ToAbsl(kKvHeads), ": ", config.kv_heads,
+    return Refuse("key ", ToAbsl(kKvHeads), ": ", config.kv_heads,
                    ", want a divisor of the head count ", config.query_heads);
   }
   if (!file.Has(kKeyLength) && config.hidden % config.query_heads != 0) {
-    return Invalid("key ", ToAbsl(kHeads), ": ", config.query_heads,
+    return Refuse("key ", ToAbsl(kHeads), ": ", config.query_heads,
                    ", want a divisor of the embedding length ", config.hidden);
   }
   const int32_t even_share = config.hidden / config.query_heads;
@@ -131,7 +131,7 @@ absl::Status ReadHeads(const GgufFile& file, ModelConfig& config) {
                       ReadInt(file, kKeyLength, {2, kMaxHeadDim}, even_share));
   if (config.head_dim < 2 || config.head_dim > kMaxHeadDim ||
       config.head_dim % 2 != 0) {
-    return Invalid("head size ", config.head_dim,
+    return Refuse("head size ", config.head_dim,
                    " (key_length, or embedding length / heads), want an even "
                    "number up to ",
                    kMaxHeadDim);
@@ -146,7 +146,7 @@ absl::Status ReadHeads(const GgufFile& file, ModelConfig& config) {
       config.rotary_dim,
       ReadInt(file, kRotary, {0, config.head_dim}, config.head_dim));
   if (config.rotary_dim % 2 != 0) {
-    return Invalid("key ", ToAbsl(kRotary), ": ", config.rotary_dim,
+    return Refuse("key ", ToAbsl(kRotary), ": ", config.rotary_dim,
                    ", want an even number");
   }
   return absl::OkStatus();
@@ -188,7 +188,7 @@ absl::Status ReadVocabulary(const GgufFile& file, ModelConfig& config) {
   KF_ASSIGN_OR_RETURN(const GgufTensor* embedding,
                       RequireTensor(file, kEmbedding));
   if (embedding->dims.size() != 2 || embedding->dims[1] > kMaxVocabulary) {
-    return Invalid("tensor ", ToAbsl(kEmbedding), ": shape [",
+    return Refuse("tensor ", ToAbsl(kEmbedding), ": shape [",
                    absl::StrJoin(embedding->dims, ", "),
                    "], want [embedding length, up to ", kMaxVocabulary, "]");
   }
@@ -202,7 +202,7 @@ absl::Status ReadVocabulary(const GgufFile& file, ModelConfig& config) {
   KF_ASSIGN_OR_RETURN(const std::vector<std::string_view> tokens,
                       file.GetStrings(kTokens));
   if (tokens.size() != static_cast<size_t>(config.vocabulary)) {
-    return Invalid("key ", ToAbsl(kTokens), ": ", tokens.size(),
+    return Refuse("key ", ToAbsl(kTokens), ": ", tokens.size(),
                    " tokens, want ", config.vocabulary, " (",
                    ToAbsl(kEmbedding), ")");
   }
@@ -219,7 +219,7 @@ class TensorList {
   absl::Status Expect(const std::string& name, std::vector<int64_t> dims) {
     KF_ASSIGN_OR_RETURN(const GgufTensor* tensor, RequireTensor(file_, name));
     if (tensor->dims != dims) {
-      return Invalid("tensor ", name, ": shape [",
+      return Refuse("tensor ", name, ": shape [",
                      absl::StrJoin(tensor->dims, ", "), "], want [",
                      absl::StrJoin(dims, ", "), "]");
     }
@@ -229,7 +229,7 @@ class TensorList {
 
   absl::Status ExpectNoMore() const {
     if (left_.empty()) return absl::OkStatus();
-    return Invalid("tensor ", GgufQuote(*left_.begin()),
+    return Refuse("tensor ", GgufQuote(*left_.begin()),
                    " has no place in a llama decoder without biases and "
                    "experts");
   }
@@ -293,7 +293,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
   KF_ASSIGN_OR_RETURN(const std::string_view architecture,
                       file.GetString(kArchitecture));
   if (architecture != "llama") {
-    return Invalid("key ", ToAbsl(kArchitecture), ": ", GgufQuote(architecture),
+    return Refuse("key ", ToAbsl(kArchitecture), ": ", GgufQuote(architecture),
                    " is not supported, want llama");
   }
   config.architecture = architecture;

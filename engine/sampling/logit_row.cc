@@ -9,7 +9,7 @@
 namespace kf::engine {
 namespace {
 
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
 constexpr float kLeastExponent = -86.0F;  // 2^-126 is e^-87.3
 constexpr float kLargestFloat = std::numeric_limits<float>::max();
 
@@ -51,7 +51,7 @@ VF Exp(VF x) {
 
 // Up to four; what is missing counts as -inf.
 VF LoadSome(const float* from, size_t count) {
-  VF v = {kMinusInfinity, kMinusInfinity, kMinusInfinity, kMinusInfinity};
+  VF v = {kLowest, kLowest, kLowest, kLowest};
   for (size_t i = 0; i < count && i < kFloats; ++i) v[i] = from[i];
   return v;
 }
@@ -75,8 +75,8 @@ struct BlockScan {
 };
 // NaN fails every comparison, and +inf is above the largest float.
 BlockScan ScanBlock(const float* x, size_t count) {
-  constexpr VF kNone = {kMinusInfinity, kMinusInfinity, kMinusInfinity,
-                        kMinusInfinity};
+  constexpr VF kNone = {kLowest, kLowest, kLowest,
+                        kLowest};
   VF largest[kChains] = {kNone, kNone, kNone, kNone};
   VI good = {-1, -1, -1, -1};
   size_t i = 0;
@@ -87,7 +87,7 @@ BlockScan ScanBlock(const float* x, size_t count) {
       good &= v <= kLargestFloat;
     }
   }
-  BlockScan scan = {kMinusInfinity, false};
+  BlockScan scan = {kLowest, false};
   for (; i < count; ++i) {
     scan.largest = std::max(scan.largest, x[i]);
     scan.bad = scan.bad || !(x[i] <= kLargestFloat);
@@ -103,7 +103,7 @@ BlockScan ScanBlock(const float* x, size_t count) {
 
 LogitsScan ScanLogits(std::span<const float> logits) {
   constexpr size_t kBlock = 512;
-  LogitsScan scan{.largest = kMinusInfinity, .best = 0, .bad = false};
+  LogitsScan scan{.largest = kLowest, .best = 0, .bad = false};
   size_t best_block = 0;
   for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
     const BlockScan block = ScanBlock(logits.data() + begin,
@@ -114,7 +114,7 @@ LogitsScan ScanLogits(std::span<const float> logits) {
       best_block = begin;
     }
   }
-  scan.bad = scan.bad || scan.largest == kMinusInfinity;
+  scan.bad = scan.bad || scan.largest == kLowest;
   if (scan.bad) return scan;
   const auto best =
       std::find(logits.begin() + static_cast<std::ptrdiff_t>(best_block),
@@ -207,7 +207,7 @@ std::vector<TokenId> SelectLargest(std::span<const float> logits,
   // Of equal logits a later id loses, so only a larger one can get in then.
   const size_t most = 2 * count + 64;
   bool cut = false;
-  float floor = kMinusInfinity;
+  float floor = kLowest;
   for (size_t i = 0; i < logits.size(); ++i) {
     if (cut && !(logits[i] > floor)) continue;
     ids.push_back(static_cast<TokenId>(i));
