@@ -30,6 +30,42 @@ std::string Timestamp(spdlog::log_clock::time_point time) {
   return text;
 }
 
+// Control characters and bytes that are no UTF-8 made harmless; quotes and
+// backslashes escaped too if asked for.
+std::string Escape(std::string_view text, bool quotes) {
+  std::string out;
+  out.reserve(text.size() + 8);
+  const auto escape = [&out](unsigned code) {
+    char text_of_code[8];
+    std::snprintf(text_of_code, sizeof(text_of_code), "\\u%04x", code);
+    out += text_of_code;
+  };
+  while (!text.empty()) {
+    const size_t valid = ValidUtf8Prefix(text);
+    for (size_t i = 0; i < valid; ++i) {
+      const auto byte = static_cast<unsigned char>(text[i]);
+      if (quotes && (byte == '"' || byte == '\\')) {
+        out += '\\';
+        out += text[i];
+      } else if (byte == '\n') {
+        out += "\\n";
+      } else if (byte < 0x20 || byte == 0x7F) {
+        escape(byte);
+      } else if (byte == 0xC2 &&
+                 static_cast<unsigned char>(text[i + 1]) < 0xA0) {
+        // U+0080 to U+009F: terminals obey these too.
+        escape(static_cast<unsigned char>(text[++i]));
+      } else {
+        out += text[i];
+      }
+    }
+    if (valid == text.size()) break;
+    out += "\xEF\xBF\xBD";
+    text.remove_prefix(valid + 1);
+  }
+  return out;
+}
+
 class LineFormatter final : public spdlog::formatter {
  public:
   explicit LineFormatter(LogFormat format) : format_(format) {}
@@ -38,20 +74,15 @@ class LineFormatter final : public spdlog::formatter {
               spdlog::memory_buf_t& out) override {
     const auto level = spdlog::level::to_string_view(message.level);
     const std::string level_name(level.data(), level.size());
-    const std::string text = EscapeJson(
-        std::string_view(message.payload.data(), message.payload.size()));
+    const std::string_view text(message.payload.data(), message.payload.size());
     std::string line;
     if (format_ == LogFormat::kJson) {
       line = "{\"time\":\"" + Timestamp(message.time) + "\",\"level\":\"" +
-             level_name + "\",\"message\":\"" + text + "\"}\n";
+             level_name + "\",\"message\":\"" + EscapeJson(text) + "\"}\n";
     } else {
-      // Quotes need no escape in text; the escapes of the rest stay.
-      std::string plain;
-      for (size_t i = 0; i < text.size(); ++i) {
-        if (text[i] == '\\' && i + 1 < text.size() && text[i + 1] == '"') ++i;
-        plain += text[i];
-      }
-      line = Timestamp(message.time) + " " + level_name + " " + plain + "\n";
+      // Not the quotes: those of what a client chose are escaped already.
+      line = Timestamp(message.time) + " " + level_name + " " +
+             Escape(text, /*quotes=*/false) + "\n";
     }
     out.append(line.data(), line.data() + line.size());
   }
@@ -67,30 +98,7 @@ class LineFormatter final : public spdlog::formatter {
 }  // namespace
 
 std::string EscapeJson(std::string_view text) {
-  std::string out;
-  out.reserve(text.size() + 8);
-  while (!text.empty()) {
-    const size_t valid = ValidUtf8Prefix(text);
-    for (const char c : text.substr(0, valid)) {
-      if (c == '"' || c == '\\') {
-        out += '\\';
-        out += c;
-      } else if (c == '\n') {
-        out += "\\n";
-      } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
-        char escape[8];
-        std::snprintf(escape, sizeof(escape), "\\u%04x",
-                      static_cast<unsigned>(c));
-        out += escape;
-      } else {
-        out += c;
-      }
-    }
-    if (valid == text.size()) break;
-    out += "\xEF\xBF\xBD";
-    text.remove_prefix(valid + 1);
-  }
-  return out;
+  return Escape(text, /*quotes=*/true);
 }
 
 std::unique_ptr<spdlog::formatter> MakeLogFormatter(LogFormat format) {

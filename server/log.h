@@ -16,7 +16,8 @@ namespace kf::server {
 void SetUpLogging(LogFormat format, const std::string& level);
 
 // The formatter behind it: "2026-01-31T12:00:00.123Z info message" or
-// {"time":"...","level":"info","message":"..."}.
+// {"time":"...","level":"info","message":"..."}. Escapes control characters;
+// text it quotes inside a message the caller escapes, with EscapeJson.
 std::unique_ptr<spdlog::formatter> MakeLogFormatter(LogFormat format);
 
 // `text` as the inside of a JSON string: quotes, backslashes and control

@@ -37,6 +37,17 @@ TEST(Log, TextLinesCannotBeForged) {
   EXPECT_EQ(std::count(line.begin(), line.end(), '\n'), 1);
   EXPECT_EQ(line.find('\x1B'), std::string::npos);
   EXPECT_THAT(line, HasSubstr(" warning id=\"x\"\\n2026"));
+  // The second control sequence introducer, as one character.
+  EXPECT_THAT(Format(LogFormat::kText, "\xC2\x9B\xC2\xA0"),
+              EndsWith(" \\u009b\xC2\xA0\n"));
+}
+
+TEST(Log, AQuotedValueCannotEndItsQuotes) {
+  const std::string message = "id=\"" + EscapeJson("a\" peer=\\\"b") + "\"";
+  EXPECT_THAT(Format(LogFormat::kText, message),
+              EndsWith(" id=\"a\\\" peer=\\\\\\\"b\"\n"));
+  EXPECT_EQ(nlohmann::json::parse(Format(LogFormat::kJson, message))["message"],
+            message);
 }
 
 }  // namespace
