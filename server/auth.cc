@@ -36,11 +36,16 @@ absl::StatusOr<std::vector<std::string>> ReadTokens(const std::string& path) {
   std::vector<std::string> tokens;
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
-    if (!line.empty() && line.back() == '\r') line.pop_back();
-    if (line.empty() || line.front() == '#') continue;
     const auto where = [&] {
       return absl::StrCat("--auth_token_file: ", path, " line ", number, ": ");
     };
+    // Half a token would pass for a whole one.
+    if (file.eof()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          where(), "no newline at its end, the file may be half written"));
+    }
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    if (line.empty() || line.front() == '#') continue;
     if (line.size() < kMinTokenBytes || line.size() > kMaxTokenBytes) {
       return absl::InvalidArgumentError(
           absl::StrCat(where(), line.size(), " bytes, want ", kMinTokenBytes,

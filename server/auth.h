@@ -15,14 +15,15 @@
 
 namespace kf::server {
 
-// One token a line; blank lines and lines that begin with # do not count. A
-// changed file is noticed within a second, and at once by Reload. While a new
-// file is bad, the last good set counts. Thread-safe.
+// One token a line, each line ended by a newline; blank lines and lines that
+// begin with # do not count. A changed file is noticed within a second, and at
+// once by Reload. While a new file is bad, the last good set counts.
+// Thread-safe.
 class TokenFile {
  public:
   // kInvalidArgument: no token, a token of fewer than 8 or more than 4,096
-  // bytes, or one with bytes other than printable ASCII; names the line, never
-  // the token. kNotFound: cannot be read.
+  // bytes, one with bytes other than printable ASCII, or a last line without
+  // its newline; names the line, never the token. kNotFound: cannot be read.
   static absl::StatusOr<std::unique_ptr<TokenFile>> Open(std::string path);
 
   // `header` is the value of "authorization". True if it is "Bearer " and one

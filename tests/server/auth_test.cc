@@ -46,6 +46,9 @@ TEST_F(Tokens, BadFilesNameTheLineAndNeverTheToken) {
   EXPECT_THAT(file, StatusIs(kInvalid, "line 2: 5 bytes, want 8 to 4096"));
   EXPECT_EQ(std::string(file.status().message()).find("short"),
             std::string::npos);
+  Write("good-token\nhalf-a-tok");
+  EXPECT_THAT(TokenFile::Open(path_),
+              StatusIs(kInvalid, "line 2: no newline at its end"));
   Write("with a space\n");
   EXPECT_THAT(TokenFile::Open(path_), StatusIs(kInvalid, "line 1"));
 }
@@ -61,6 +64,10 @@ TEST_F(Tokens, ReloadTakesTheNewSetAndKeepsTheOldOneIfItIsBad) {
   Write("bad\n");
   EXPECT_FALSE((*file)->Reload().ok());
   EXPECT_TRUE((*file)->Allows("Bearer other-token"));
+  Write("third-token\nforth-to");
+  EXPECT_FALSE((*file)->Reload().ok());
+  EXPECT_TRUE((*file)->Allows("Bearer other-token"));
+  EXPECT_FALSE((*file)->Allows("Bearer forth-to"));
   std::filesystem::remove(path_);
   EXPECT_FALSE((*file)->Reload().ok());
   EXPECT_TRUE((*file)->Allows("Bearer other-token"));
