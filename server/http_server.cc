@@ -34,9 +34,9 @@ constexpr char kText[] = "text/plain; charset=utf-8";
 
 // The only handler: it answers every path, so that civetweb's own file and CGI
 // serving is never reached.
-int Handle(mg_connection* connection, void* data) {
-  const auto& handlers = *static_cast<const HttpHandlers*>(data);
+int Handle(mg_connection* connection) {
   const mg_request_info& request = *mg_get_request_info(connection);
+  const auto& handlers = *static_cast<const HttpHandlers*>(request.user_data);
   const std::string_view path = request.local_uri;
   if (std::string_view(request.request_method) != "GET") {
     Reply(connection, 405, "Method Not Allowed", kText, "want GET\n");
@@ -89,14 +89,14 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
   std::unique_ptr<HttpServer> server(new HttpServer(std::move(handlers)));
   mg_init_library(0);
   const std::string listen = parsed.host + ":" + std::to_string(parsed.port);
-  // Eight threads: a scraper and a few probes at once, while some clients
-  // dawdle for their five seconds.
+  // A thread a connection: as many clients may dawdle for their two seconds
+  // before a probe waits.
   const char* options[] = {"listening_ports",
                            listen.c_str(),
                            "num_threads",
-                           "8",
+                           "32",
                            "request_timeout_ms",
-                           "5000",
+                           "2000",
                            "max_request_size",
                            "8192",
                            "enable_keep_alive",
@@ -104,7 +104,9 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
                            nullptr};
   mg_callbacks callbacks = {};
   callbacks.log_message = DropMessage;
-  server->context_ = mg_start(&callbacks, nullptr, options);
+  // Not a handler set later: the port is open once mg_start has returned.
+  callbacks.begin_request = Handle;
+  server->context_ = mg_start(&callbacks, &server->handlers_, options);
   mg_server_port port = {};
   if (server->context_ == nullptr ||
       mg_get_server_ports(server->context_, 1, &port) != 1) {
@@ -112,7 +114,6 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
         absl::StrCat("--http_address: cannot listen on ", address));
   }
   server->port_ = port.port;
-  mg_set_request_handler(server->context_, "**", Handle, &server->handlers_);
   return server;
 }
 

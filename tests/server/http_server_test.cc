@@ -83,6 +83,19 @@ TEST_F(Http, ServesSeveralAtOnce) {
   EXPECT_EQ(good, 16);
 }
 
+TEST_F(Http, SilentClientsHoldUpNoProbe) {
+  std::vector<std::unique_ptr<testing::SilentClient>> silent;
+  for (int i = 0; i < 24; ++i) {
+    silent.push_back(std::make_unique<testing::SilentClient>(
+        server_->port(), i % 2 == 0 ? "" : "GET /healthz HT"));
+  }
+  EXPECT_THAT(Get("/healthz"), StartsWith("HTTP/1.1 200 OK"));
+  // The probe has not waited until some of them were sent away.
+  int connected = 0;
+  for (const auto& client : silent) connected += client->connected() ? 1 : 0;
+  EXPECT_EQ(connected, 24);
+}
+
 TEST_F(Http, PortInUseIsAnError) {
   EXPECT_THAT(
       HttpServer::Start("127.0.0.1:" + std::to_string(server_->port()), {}),
