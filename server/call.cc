@@ -3,7 +3,10 @@
 #include <spdlog/spdlog.h>
 
 #include <chrono>
+#include <cstdint>
 
+#include "kernels/core/status.h"
+#include "server/log.h"
 #include "server/status.h"
 
 namespace kf::server {
@@ -27,9 +30,26 @@ grpc::Status Final(const absl::Status& status,
   return ToGrpcStatus(status);
 }
 
-grpc::ByteBuffer Serialize(const google::protobuf::Message& message) {
-  const grpc::Slice slice(message.SerializeAsString());
-  return {&slice, 1};
+absl::StatusOr<grpc::ByteBuffer> Serialize(
+    const google::protobuf::Message& message) {
+  std::string bytes;
+  if (message.ByteSizeLong() > INT32_MAX ||
+      !message.SerializeToString(&bytes)) {
+    return absl::InternalError("the answer is too long to be sent");
+  }
+  const grpc::Slice slice(bytes);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+bool IsLong(const engine::Update& update) {
+  constexpr size_t kLongEntries = 4096;
+  size_t entries = update.token_ids.size() / 16;
+  for (const auto* list : {&update.logprobs, &update.prompt_logprobs}) {
+    // Each has as many alternatives as the first.
+    if (list->empty()) continue;
+    entries += list->size() * (1 + list->front().top.size());
+  }
+  return entries > kLongEntries;
 }
 
 void LogEnd(const Call& call,
@@ -39,7 +59,7 @@ void LogEnd(const Call& call,
   spdlog::info(
       "request id=\"{}\" peer={} status={} prompt_tokens={} "
       "generated_tokens={} queue_ms={:.1f} prefill_ms={:.1f} decode_ms={:.1f}",
-      call.request_id, call.context->peer(),
+      EscapeJson(call.request_id), call.context->peer(),
       absl::StatusCodeToString(status.code()), usage.prompt_tokens,
       usage.generated_tokens, usage.queue_ms, usage.prefill_ms,
       usage.decode_ms);

@@ -7,18 +7,21 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "engine/engine.h"
 #include "google/protobuf/message.h"
 #include "server/rpc_tracker.h"
+#include "server/worker.h"
 
 namespace kf::server {
 
-// One accepted Generate RPC, on its way into the engine.
+// One Generate RPC that was let in, on its way into the engine.
 struct Call {
   grpc::CallbackServerContext* context = nullptr;  // lives until OnDone
   engine::Engine& engine;                          // outlives the call
-  std::string request_id;                          // the client's, echoed
+  Worker& worker;                                  // outlives the call
   RpcTracker::Hold hold;
+  std::string request_id = {};  // the client's, echoed; set once it is read
 };
 
 // The RPC's deadline on the engine's clock; nothing if it has none.
@@ -29,7 +32,13 @@ std::optional<engine::TimePoint> DeadlineOf(
 grpc::Status Final(const absl::Status& status,
                    grpc::CallbackServerContext& context);
 
-grpc::ByteBuffer Serialize(const google::protobuf::Message& message);
+// kInternal if the message is larger than protobuf can write (2 GiB).
+absl::StatusOr<grpc::ByteBuffer> Serialize(
+    const google::protobuf::Message& message);
+
+// Whether an answer is so long that writing it would hold up the thread that
+// brings it: a millisecond or more.
+bool IsLong(const engine::Update& update);
 
 // One line at the end of a Generate RPC. `usage` counts if the engine sent one.
 void LogEnd(const Call& call,

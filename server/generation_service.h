@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -11,6 +12,7 @@
 #include "server/convert.h"
 #include "server/metrics.h"
 #include "server/rpc_tracker.h"
+#include "server/worker.h"
 
 namespace kf::server {
 
@@ -62,27 +64,33 @@ class GenerationService final : public RawService {
     ConvertContext convert;
   };
 
-  // Lets the caller in and parses its message. The pointer is valid as long as
-  // the service.
-  absl::StatusOr<const Serving*> Enter(
-      const grpc::CallbackServerContext& context,
-      const grpc::ByteBuffer& bytes,
-      google::protobuf::Message* request) const;
+  struct Entered {
+    const Serving& serving;  // valid as long as the service
+    RpcTracker::Hold hold;
+  };
 
-  // Enter and translate, counting a refusal.
-  absl::StatusOr<engine::Request> EnterGenerate(
-      const grpc::CallbackServerContext& context,
-      const grpc::ByteBuffer& bytes,
-      const Serving** serving,
-      std::string* request_id);
+  // Lets the caller in: its token, the model, room for one more RPC.
+  absl::StatusOr<Entered> Enter(
+      const grpc::CallbackServerContext& context) const;
 
-  // An RPC that is answered on the spot by `answer(serving, request,
-  // &response)`.
-  template <typename Request, typename Response, typename Answer>
-  grpc::ServerUnaryReactor* AnswerNow(grpc::CallbackServerContext* context,
-                                      const grpc::ByteBuffer& bytes,
-                                      grpc::ByteBuffer* response,
-                                      const Answer& answer);
+  // Does `work` for a request of `bytes` now, or has the worker do it.
+  // kResourceExhausted: it has enough.
+  absl::Status Dispatch(size_t bytes, std::function<void()> work);
+
+  // Translates the request and submits it to `call`, counting a refusal.
+  template <typename GenerateCall>
+  void Begin(const grpc::ByteBuffer& bytes,
+             const Serving& serving,
+             const grpc::CallbackServerContext& context,
+             std::shared_ptr<GenerateCall> call);
+
+  // An RPC that the engine's thread has no part in: `fill(serving, request,
+  // &response)` answers it.
+  template <typename Request, typename Response, typename Fill>
+  grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
+                                   const grpc::ByteBuffer& bytes,
+                                   grpc::ByteBuffer* response,
+                                   Fill fill);
 
   const std::string model_name_;
   TokenFile* const tokens_;
@@ -90,6 +98,7 @@ class GenerationService final : public RawService {
   RpcTracker& tracker_;
   std::unique_ptr<const Serving> owned_;           // written once, by SetReady
   std::atomic<const Serving*> serving_ = nullptr;  // null: loading
+  Worker worker_;  // its tasks use the rest, so it goes first
 };
 
 }  // namespace kf::server

@@ -120,6 +120,8 @@ const char* RefusalOf(absl::StatusCode code) {
       return "unauthenticated";
     case absl::StatusCode::kUnavailable:
       return "loading";
+    case absl::StatusCode::kResourceExhausted:
+      return "queue_full";
     default:
       return "other";
   }

@@ -27,6 +27,9 @@ struct ServerOptions {
   TlsOptions tls;
   std::string auth_token_file;  // empty: no tokens
   int32_t max_message_bytes = 16 << 20;
+  // RPCs at once beyond the requests that the engine runs and lets wait: the
+  // short ones, and answers that their clients do not read.
+  int32_t spare_rpcs = 256;
   engine::Duration drain_timeout = std::chrono::seconds(30);
   LogFormat log_format = LogFormat::kText;
   std::string log_level = "info";

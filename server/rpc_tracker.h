@@ -1,8 +1,11 @@
-// Counts our own RPCs, so that a drain can wait for them: gRPC's Shutdown also
-// waits for health watches, which never end.
+// Counts our own RPCs: to bound them, answers that nobody reads included, and
+// so that a drain can wait for them: gRPC's Shutdown also waits for health
+// watches, which never end.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "engine/clock.h"
@@ -16,17 +19,32 @@ class RpcTracker {
   // Counts as one RPC while it lives.
   class Hold {
    public:
-    explicit Hold(RpcTracker& tracker) : tracker_(&tracker) { tracker.Add(1); }
     Hold(Hold&& other) noexcept
         : tracker_(std::exchange(other.tracker_, nullptr)) {}
     Hold& operator=(Hold&&) = delete;
     ~Hold() {
-      if (tracker_ != nullptr) tracker_->Add(-1);
+      if (tracker_ != nullptr) tracker_->Release();
     }
 
    private:
+    friend class RpcTracker;
+    explicit Hold(RpcTracker& tracker) : tracker_(&tracker) {}
+
     RpcTracker* tracker_;  // null once moved from
   };
+
+  // At most `limit` holds at once.
+  explicit RpcTracker(int64_t limit) : limit_(limit) {}
+
+  // Nothing if the limit is reached.
+  std::optional<Hold> TryHold() KF_EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    if (count_ >= limit_) return std::nullopt;
+    ++count_;
+    return Hold(*this);
+  }
+
+  int64_t limit() const { return limit_; }
 
   // True once no RPC is left; false after `timeout`.
   bool WaitNone(engine::Duration timeout) KF_EXCLUDES(mu_) {
@@ -41,15 +59,15 @@ class RpcTracker {
   }
 
  private:
-  void Add(int change) KF_EXCLUDES(mu_) {
+  void Release() KF_EXCLUDES(mu_) {
     MutexLock lock(mu_);
-    count_ += change;
-    if (count_ == 0) changed_.NotifyAll();
+    if (--count_ == 0) changed_.NotifyAll();
   }
 
+  const int64_t limit_;
   Mutex mu_;
   CondVar changed_;
-  int count_ KF_GUARDED_BY(mu_) = 0;
+  int64_t count_ KF_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace kf::server

@@ -35,6 +35,8 @@ constexpr auto kGoodbye = std::chrono::seconds(1);
 // max_message_bytes.
 constexpr size_t kMinBufferBytes = size_t{256} << 20;
 
+constexpr int kMaxBlockedThreads = 32;
+
 constexpr char kServiceName[] = "keyformer.v1.GenerationService";
 
 void SetChannelArguments(grpc::ServerBuilder* builder) {
@@ -46,6 +48,11 @@ void SetChannelArguments(grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder->AddChannelArgument(
       GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000);
+  // gRPC would inflate a message whole before it compares its size with
+  // max_message_bytes, a thousand times that at worst.
+  builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
 }
 
 void WarnIfOpen(const ServerOptions& options) {
@@ -70,7 +77,7 @@ struct Server::Impl {
   ServerOptions options;
   engine::SteadyClock clock;
   Metrics metrics;
-  RpcTracker tracker;
+  std::unique_ptr<RpcTracker> tracker;     // outlives the service
   std::unique_ptr<TokenFile> tokens;       // null: no tokens
   std::unique_ptr<engine::Engine> engine;  // written by the loader
   std::unique_ptr<GenerationService> service;
@@ -98,8 +105,11 @@ absl::Status Server::Impl::Listen() {
   if (!options.auth_token_file.empty()) {
     KF_ASSIGN_OR_RETURN(tokens, TokenFile::Open(options.auth_token_file));
   }
-  service = std::make_unique<GenerationService>(options.served_model_name,
-                                                tokens.get(), metrics, tracker);
+  tracker = std::make_unique<RpcTracker>(int64_t{options.engine.max_batch} +
+                                         options.engine.max_queue_requests +
+                                         options.spare_rpcs);
+  service = std::make_unique<GenerationService>(
+      options.served_model_name, tokens.get(), metrics, *tracker);
   // Both are process-wide and idempotent; they act on builders made later.
   static std::once_flag once;
   std::call_once(once, [] {
@@ -112,6 +122,10 @@ absl::Status Server::Impl::Listen() {
   builder.SetMaxReceiveMessageSize(options.max_message_bytes);
   SetChannelArguments(&builder);
   grpc::ResourceQuota quota("server");
+  // Of the one service that blocks threads, an open stream each: reflection.
+  // The polling ones below are among them.
+  quota.SetMaxThreads(kMaxBlockedThreads);
+  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   quota.Resize(std::max(kMinBufferBytes,
                         8 * static_cast<size_t>(options.max_message_bytes)));
   builder.SetResourceQuota(quota);
@@ -238,7 +252,7 @@ void Server::Drain() {
         std::max(end - impl_->clock.Now(), engine::Duration::zero()));
     if (!idle) spdlog::warn("drain timeout: ending what still runs");
     engine->Stop(absl::UnavailableError("the server is shutting down"));
-    impl_->tracker.WaitNone(
+    impl_->tracker->WaitNone(
         std::max<engine::Duration>(end - impl_->clock.Now(), kGoodbye));
   }
   impl_->grpc->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);

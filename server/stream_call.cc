@@ -10,16 +10,19 @@ namespace kf::server {
 StreamCall::StreamCall(Call call)
     : call_(std::move(call)), ticket_(call_.engine) {}
 
-StreamCall* StreamCall::Start(Call call, engine::Request request) {
+std::shared_ptr<StreamCall> StreamCall::Create(Call call) {
   std::shared_ptr<StreamCall> self(new StreamCall(std::move(call)));
   self->self_ = self;
-  auto id = self->call_.engine.Submit(std::move(request), self);
-  if (id.ok()) {
-    self->ticket_.SetId(*id);
-  } else {
-    self->OnEnd(id.status());
-  }
-  return self.get();
+  return self;
+}
+
+void StreamCall::Submit(std::string request_id,
+                        absl::StatusOr<engine::Request> request) {
+  call_.request_id = std::move(request_id);
+  if (!request.ok()) return OnEnd(request.status());
+  const auto id = call_.engine.Submit(*std::move(request), shared_from_this());
+  if (!id.ok()) return OnEnd(id.status());
+  ticket_.SetId(*id);
 }
 
 void StreamCall::OnUpdate(engine::Update update) {
@@ -65,34 +68,58 @@ void StreamCall::OnDone() {
 }
 
 void StreamCall::Advance() {
-  engine::Update update;
-  absl::Status status;
-  bool write = false;
-  bool finish = false;
+  Due due;
   {
     MutexLock lock(mu_);
     if (writing_ || finishing_) return;
-    write = has_pending_ && !broken_;
-    finish = ended_;
-    if (!write && !finish) return;
-    if (write) {
-      update = std::exchange(pending_, {});
+    due.write = has_pending_ && !broken_;
+    due.finish = ended_;
+    if (!due.write && !due.finish) return;
+    if (due.write) {
+      due.update = std::exchange(pending_, {});
       has_pending_ = false;
     }
-    writing_ = write && !finish;
-    finishing_ = finish;
-    status = status_;
+    writing_ = due.write && !due.finish;
+    finishing_ = due.finish;
+    if (due.finish && !broken_by_.ok()) status_ = broken_by_;
+    due.status = status_;
   }
-  if (write) {
-    buffer_ =
-        Serialize(ToChunk(update, call_.request_id, call_.engine.tokenizer()));
+  if (due.write && IsLong(due.update)) {
+    const auto kept = std::make_shared<Due>(std::move(due));
+    if (call_.worker.Post([self = shared_from_this(), kept] {
+          self->Send(std::move(*kept));
+        })) {
+      return;
+    }
+    due = std::move(*kept);
   }
-  if (!finish) {
+  Send(std::move(due));
+}
+
+void StreamCall::Send(Due due) {
+  absl::Status written;
+  if (due.write) {
+    auto bytes = Serialize(
+        ToChunk(due.update, call_.request_id, call_.engine.tokenizer()));
+    written = bytes.status();
+    if (bytes.ok()) buffer_ = *std::move(bytes);
+  }
+  if (!written.ok()) {
+    {
+      MutexLock lock(mu_);
+      writing_ = false;
+      broken_ = true;
+      broken_by_ = written;
+      finishing_ = false;
+    }
+    // Finishes if the end has come, else waits for it.
+    Advance();
+  } else if (!due.finish) {
     StartWrite(&buffer_);
-  } else if (write) {
-    StartWriteAndFinish(&buffer_, {}, Final(status, *call_.context));
+  } else if (due.write) {
+    StartWriteAndFinish(&buffer_, {}, Final(due.status, *call_.context));
   } else {
-    Finish(Final(status, *call_.context));
+    Finish(Final(due.status, *call_.context));
   }
 }
 

@@ -4,8 +4,10 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "engine/token_sink.h"
 #include "kernels/core/mutex.h"
 #include "server/call.h"
@@ -13,7 +15,7 @@
 
 namespace kf::server {
 
-// Lives from Start until gRPC's OnDone and the engine's OnEnd have both come,
+// Lives from Create until gRPC's OnDone and the engine's OnEnd have both come,
 // in either order.
 //
 // Deltas that arrive while a write is in flight are joined into one chunk, so a
@@ -28,8 +30,11 @@ class StreamCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                          public engine::TokenSink,
                          public std::enable_shared_from_this<StreamCall> {
  public:
-  // Submits; a refusal finishes the RPC. gRPC owns the result until OnDone.
-  static StreamCall* Start(Call call, engine::Request request);
+  // gRPC shares in it until OnDone.
+  static std::shared_ptr<StreamCall> Create(Call call);
+  // Once. An error, or a refusal of the engine's, finishes the RPC.
+  void Submit(std::string request_id, absl::StatusOr<engine::Request> request)
+      KF_EXCLUDES(mu_);
 
   void OnUpdate(engine::Update update) override KF_EXCLUDES(mu_);
   void OnEnd(const absl::Status& status) override KF_EXCLUDES(mu_);
@@ -39,9 +44,18 @@ class StreamCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnDone() override;
 
  private:
+  // What is due: a write, the last write, or the finish.
+  struct Due {
+    bool write = false;
+    bool finish = false;
+    engine::Update update;  // if write
+    absl::Status status;    // if finish
+  };
+
   explicit StreamCall(Call call);
-  // Starts whatever is due: a write, the last write, or the finish.
+  // Starts whatever is due.
   void Advance() KF_EXCLUDES(mu_);
+  void Send(Due due) KF_EXCLUDES(mu_);
 
   Call call_;
   EngineTicket ticket_;
@@ -52,8 +66,9 @@ class StreamCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   engine::Update pending_ KF_GUARDED_BY(mu_);  // joined, not yet written
   bool has_pending_ KF_GUARDED_BY(mu_) = false;
   bool writing_ KF_GUARDED_BY(mu_) = false;
-  bool broken_ KF_GUARDED_BY(mu_) = false;  // a write failed: nobody reads
-  bool ended_ KF_GUARDED_BY(mu_) = false;   // the engine's end has come
+  bool broken_ KF_GUARDED_BY(mu_) = false;  // a write failed: no more of them
+  absl::Status broken_by_ KF_GUARDED_BY(mu_);  // ours; OK: the client's doing
+  bool ended_ KF_GUARDED_BY(mu_) = false;      // the engine's end has come
   bool finishing_ KF_GUARDED_BY(mu_) = false;
   absl::Status status_ KF_GUARDED_BY(mu_);     // valid when ended_
   engine::Update summary_ KF_GUARDED_BY(mu_);  // the newest usage, for the log

@@ -10,18 +10,20 @@ namespace kf::server {
 UnaryCall::UnaryCall(Call call, grpc::ByteBuffer* response)
     : call_(std::move(call)), ticket_(call_.engine), response_(response) {}
 
-UnaryCall* UnaryCall::Start(Call call,
-                            engine::Request request,
-                            grpc::ByteBuffer* response) {
+std::shared_ptr<UnaryCall> UnaryCall::Create(Call call,
+                                             grpc::ByteBuffer* response) {
   std::shared_ptr<UnaryCall> self(new UnaryCall(std::move(call), response));
   self->self_ = self;
-  auto id = self->call_.engine.Submit(std::move(request), self);
-  if (id.ok()) {
-    self->ticket_.SetId(*id);
-  } else {
-    self->OnEnd(id.status());
-  }
-  return self.get();
+  return self;
+}
+
+void UnaryCall::Submit(std::string request_id,
+                       absl::StatusOr<engine::Request> request) {
+  call_.request_id = std::move(request_id);
+  if (!request.ok()) return OnEnd(request.status());
+  const auto id = call_.engine.Submit(*std::move(request), shared_from_this());
+  if (!id.ok()) return OnEnd(id.status());
+  ticket_.SetId(*id);
 }
 
 void UnaryCall::OnUpdate(engine::Update update) {
@@ -30,11 +32,28 @@ void UnaryCall::OnUpdate(engine::Update update) {
 
 void UnaryCall::OnEnd(const absl::Status& status) {
   status_ = status;
-  if (status.ok()) {
-    *response_ = Serialize(
-        ToResponse(joined_, call_.request_id, call_.engine.tokenizer()));
+  if (status.ok() && IsLong(joined_) &&
+      call_.worker.Post([self = shared_from_this()] { self->Answer(); })) {
+    return;
   }
-  Finish(Final(status, *call_.context));
+  Answer();
+}
+
+void UnaryCall::Answer() {
+  if (status_.ok()) {
+    auto bytes = Serialize(
+        ToResponse(joined_, call_.request_id, call_.engine.tokenizer()));
+    if (bytes.ok()) {
+      *response_ = *std::move(bytes);
+    } else {
+      status_ = bytes.status();
+    }
+  }
+  // A client may take its time to read: what is left is for the log.
+  engine::Update rest;
+  rest.usage = joined_.usage;
+  joined_ = std::move(rest);
+  Finish(Final(status_, *call_.context));
 }
 
 void UnaryCall::OnCancel() { ticket_.Cancel(); }

@@ -106,6 +106,41 @@ TEST(BadInput, OtherRpcsNameTheirFields) {
             grpc::StatusCode::UNIMPLEMENTED);
 }
 
+TEST(BadInput, TextsToEncodeHaveALimit) {
+  TestServer server;
+  server.Start();
+  v1::TokenizeRequest request;
+  request.set_text(std::string(8 << 20, 'a'));
+  grpc::ClientContext context;
+  SetPatience(context);
+  v1::TokenizeResponse response;
+  const grpc::Status status =
+      server.stub()->Tokenize(&context, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(status.error_message(),
+            "text: 8388608 bytes, want at most 4194304");
+}
+
+// A megabyte of it could inflate to a thousand.
+TEST(BadInput, CompressedMessagesAreRefused) {
+  TestServer server;
+  server.Start();
+  const auto stub = server.stub();
+  for (const auto algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+    for (const size_t bytes : {size_t{1000}, size_t{40} << 20}) {
+      grpc::ClientContext context;
+      SetPatience(context);
+      context.set_compression_algorithm(algorithm);
+      v1::GenerateResponse response;
+      const grpc::Status status = stub->Generate(
+          &context, TextRequest(std::string(bytes, 'a'), 1), &response);
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED)
+          << bytes << ": " << status.error_message();
+    }
+  }
+  EXPECT_TRUE(RunStream(*stub, TextRequest("hi", 2)).status.ok());
+}
+
 TEST(BadInput, MessagesAboveTheLimitAreRefused) {
   TestServer server;
   server.options.max_message_bytes = 1024;

@@ -1,6 +1,8 @@
 // Generate, GenerateStream and the small RPCs through a real channel.
+#include <google/protobuf/unknown_field_set.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -203,6 +205,90 @@ TEST_F(Generate, FullQueueSaysWhenToComeBack) {
   EXPECT_TRUE(ReadAll(*first).status.ok());
   EXPECT_TRUE(ReadAll(*second).status.ok());
   small.ExpectNothingHeld();
+}
+
+TEST_F(Generate, UnfinishedRpcsHaveALimit) {
+  TestServer small;
+  small.options.engine.max_batch = 1;
+  small.options.engine.max_queue_requests = 1;
+  small.options.spare_rpcs = 0;
+  small.Start();
+  const auto stub = small.stub();
+  small.gate().Close();
+  grpc::ClientContext contexts[2];
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::GenerateChunk>>> readers;
+  for (grpc::ClientContext& context : contexts) {
+    SetPatience(context);
+    readers.push_back(stub->GenerateStream(&context, TextRequest("a", 8)));
+    // The first runs, and is held in its first decode step; the second waits.
+    const auto arrived = [&] {
+      const engine::EngineStats stats = small.engine().Stats();
+      return readers.size() == 1 ? stats.running == 1 : stats.waiting == 1;
+    };
+    while (!arrived()) std::this_thread::yield();
+  }
+  const Streamed third = RunStream(*stub, TextRequest("b", 8));
+  EXPECT_EQ(third.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_NE(third.status.error_message().find("2 RPCs"), std::string::npos);
+  grpc::ClientContext context;
+  SetPatience(context);
+  v1::GetLoadResponse load;
+  EXPECT_EQ(stub->GetLoad(&context, {}, &load).error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_NE(small.Metrics().find(
+                "keyformer_request_rejected_total{reason=\"queue_full\"} 1\n"),
+            std::string::npos);
+  small.gate().Open();
+  for (auto& reader : readers) EXPECT_TRUE(ReadAll(*reader).status.ok());
+  small.ExpectNothingHeld();
+}
+
+// What is above 64 KiB is read on other threads.
+TEST_F(Generate, LongRequestsAreAnsweredAsShortOnes) {
+  const v1::GenerateRequest request = TextRequest("hello", 8);
+  const Streamed want = RunStream(*stub_, request);
+  ASSERT_TRUE(want.status.ok());
+  v1::GenerateRequest padded = request;
+  padded.GetReflection()->MutableUnknownFields(&padded)->AddLengthDelimited(
+      1000, std::string(100000, 'x'));
+  const Streamed got = RunStream(*stub_, padded);
+  EXPECT_TRUE(got.status.ok()) << got.status.error_message();
+  EXPECT_EQ(got.ids(), want.ids());
+  grpc::ClientContext context;
+  SetPatience(context);
+  v1::GenerateResponse response;
+  EXPECT_TRUE(stub_->Generate(&context, padded, &response).ok());
+  EXPECT_EQ(response.sequences(0).text(), want.text());
+
+  v1::DetokenizeRequest ids;
+  for (int i = 0; i < 65536; ++i) ids.add_token_ids(i % 2 == 0 ? 'a' : 200);
+  grpc::ClientContext context2;
+  SetPatience(context2);
+  v1::DetokenizeResponse text;
+  EXPECT_TRUE(stub_->Detokenize(&context2, ids, &text).ok());
+  EXPECT_EQ(text.text().substr(0, 4), "a\xEF\xBF\xBD");
+}
+
+// So are answers written that would take the engine's thread too long.
+TEST_F(Generate, LongAnswersArriveWhole) {
+  v1::GenerateRequest request = TextRequest(std::string(300, 'a'), 200);
+  request.mutable_output()->set_logprobs(true);
+  request.mutable_output()->set_prompt_logprobs(true);
+  request.mutable_output()->set_top_logprobs(64);
+  const Streamed streamed = RunStream(*stub_, request);
+  ASSERT_TRUE(streamed.status.ok()) << streamed.status.error_message();
+  EXPECT_EQ(streamed.ids().size(), 200U);
+  grpc::ClientContext context;
+  SetPatience(context);
+  v1::GenerateResponse response;
+  ASSERT_TRUE(stub_->Generate(&context, request, &response).ok());
+  EXPECT_EQ(response.sequences(0).logprobs_size(), 200);
+  EXPECT_EQ(response.sequences(0).text(), streamed.text());
+  ASSERT_EQ(response.prompt_logprobs_size(), 299);
+  EXPECT_EQ(streamed.chunks.front().prompt_logprobs_size(), 299);
+  EXPECT_EQ(response.prompt_logprobs(0).SerializeAsString(),
+            streamed.chunks.front().prompt_logprobs(0).SerializeAsString());
+  server_.ExpectNothingHeld();
 }
 
 TEST_F(Generate, TokenizeAndBack) {

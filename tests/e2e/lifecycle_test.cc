@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/e2e/harness.h"
 #include "tests/e2e/raw_rpc.h"
@@ -70,6 +72,35 @@ TEST(Lifecycle, ReflectionListsTheServices) {
   EXPECT_TRUE(status.ok());
   EXPECT_NE(response.find(kService), std::string::npos);
   EXPECT_NE(response.find("grpc.health.v1.Health"), std::string::npos);
+}
+
+// Reflection's streams block a thread each.
+TEST(Lifecycle, IdleReflectionStreamsAreFewAndHoldUpNobody) {
+  TestServer server;
+  server.Start();
+  std::vector<std::unique_ptr<IdleReflection>> idle;
+  int open = 0;
+  for (int i = 0; i < 40; ++i) {
+    idle.push_back(std::make_unique<IdleReflection>(server.channel()));
+    if (idle.back()->Ask()) {
+      ++open;
+    } else {
+      EXPECT_EQ(idle.back()->End().error_code(),
+                grpc::StatusCode::RESOURCE_EXHAUSTED);
+    }
+  }
+  EXPECT_GE(open, 16);
+  EXPECT_LT(open, 40);
+  std::vector<std::unique_ptr<HealthWatch>> watches;
+  for (int i = 0; i < 40; ++i) {
+    watches.push_back(
+        std::make_unique<HealthWatch>(server.channel(), kService));
+    EXPECT_EQ(watches.back()->Next(), "SERVING");
+  }
+  EXPECT_TRUE(RunStream(*server.stub(), TextRequest("hi", 2)).status.ok());
+  idle.clear();
+  // Its threads come back, some moments after the streams have ended.
+  while (!ListServices(server.channel()).first.ok()) std::this_thread::yield();
 }
 
 TEST(Drain, LetsRunningStreamsFinishUnderAnOpenWatch) {

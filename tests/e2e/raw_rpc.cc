@@ -39,6 +39,22 @@ std::string HealthName(const std::string& response) {
   return "UNKNOWN";
 }
 
+// ServerReflectionRequest{list_services = 7}.
+constexpr char kListServices[] = "\x3A\x01*";
+
+std::unique_ptr<grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>>
+OpenReflection(grpc::Channel& channel, grpc::ClientContext& context) {
+  using Factory = grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer,
+                                                            grpc::ByteBuffer>;
+  return std::unique_ptr<
+      grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>>(
+      Factory::Create(&channel,
+                      RpcMethod("/grpc.reflection.v1alpha."
+                                "ServerReflection/ServerReflectionInfo",
+                                RpcMethod::BIDI_STREAMING),
+                      &context));
+}
+
 void Add(const Metadata& metadata, grpc::ClientContext& context) {
   if (!metadata.first.empty()) {
     context.AddMetadata(metadata.first, metadata.second);
@@ -93,22 +109,39 @@ std::string HealthWatch::Next() {
   return reader_->Read(&response) ? HealthName(ToString(response)) : "END";
 }
 
+IdleReflection::IdleReflection(std::shared_ptr<grpc::Channel> channel)
+    : channel_(std::move(channel)) {
+  SetPatience(context_);
+  stream_ = OpenReflection(*channel_, context_);
+}
+
+IdleReflection::~IdleReflection() {
+  if (ended_) return;
+  context_.TryCancel();
+  End();
+}
+
+bool IdleReflection::Ask() {
+  grpc::ByteBuffer response;
+  return stream_->Write(ToBuffer(kListServices)) && stream_->Read(&response);
+}
+
+grpc::Status IdleReflection::End() {
+  ended_ = true;
+  stream_->WritesDone();
+  grpc::ByteBuffer ignored;
+  while (stream_->Read(&ignored)) {
+  }
+  return stream_->Finish();
+}
+
 std::pair<grpc::Status, std::string> ListServices(
     const std::shared_ptr<grpc::Channel>& channel, const Metadata& metadata) {
   grpc::ClientContext context;
   SetPatience(context);
   Add(metadata, context);
-  const std::unique_ptr<
-      grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>>
-      stream(grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer,
-                                                       grpc::ByteBuffer>::
-                 Create(channel.get(),
-                        RpcMethod("/grpc.reflection.v1alpha."
-                                  "ServerReflection/ServerReflectionInfo",
-                                  RpcMethod::BIDI_STREAMING),
-                        &context));
-  // ServerReflectionRequest{list_services = 7}.
-  stream->Write(ToBuffer("\x3A\x01*"));
+  const auto stream = OpenReflection(*channel, context);
+  stream->Write(ToBuffer(kListServices));
   stream->WritesDone();
   grpc::ByteBuffer response;
   std::string bytes;

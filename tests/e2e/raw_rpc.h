@@ -37,6 +37,24 @@ class HealthWatch {
   std::unique_ptr<grpc::ClientReader<grpc::ByteBuffer>> reader_;
 };
 
+// A reflection stream that asks for nothing, cancelled with the object.
+class IdleReflection {
+ public:
+  explicit IdleReflection(std::shared_ptr<grpc::Channel> channel);
+  ~IdleReflection();
+  // Ends it: its status.
+  grpc::Status End();
+  // Asks once; whether an answer came.
+  bool Ask();
+
+ private:
+  std::shared_ptr<grpc::Channel> channel_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>>
+      stream_;
+  bool ended_ = false;
+};
+
 // Server reflection's list of services, as the raw response.
 std::pair<grpc::Status, std::string> ListServices(
     const std::shared_ptr<grpc::Channel>& channel,

@@ -13,19 +13,30 @@ namespace kf::server {
 namespace {
 
 TEST(RpcTracker, WaitsForTheLastHold) {
-  RpcTracker tracker;
+  RpcTracker tracker(2);
   EXPECT_TRUE(tracker.WaitNone(engine::Duration::zero()));
-  std::optional<RpcTracker::Hold> first(std::in_place, tracker);
-  RpcTracker::Hold second(tracker);
+  std::optional<RpcTracker::Hold> first = tracker.TryHold();
+  std::optional<RpcTracker::Hold> second = tracker.TryHold();
   {
     // A moved hold counts once.
-    const RpcTracker::Hold moved(std::move(second));
+    const RpcTracker::Hold moved(*std::move(second));
     EXPECT_FALSE(tracker.WaitNone(engine::Duration::zero()));
   }
   EXPECT_FALSE(tracker.WaitNone(engine::Duration::zero()));
   std::thread releaser([&] { first.reset(); });
   EXPECT_TRUE(tracker.WaitNone(std::chrono::minutes(1)));
   releaser.join();
+}
+
+TEST(RpcTracker, HasALimit) {
+  RpcTracker tracker(2);
+  std::optional<RpcTracker::Hold> first = tracker.TryHold();
+  std::optional<RpcTracker::Hold> second = tracker.TryHold();
+  ASSERT_TRUE(first.has_value());
+  ASSERT_TRUE(second.has_value());
+  EXPECT_FALSE(tracker.TryHold().has_value());
+  first.reset();
+  EXPECT_TRUE(tracker.TryHold().has_value());
 }
 
 TEST(Status, CodesMapAndMessagesAreCut) {
