@@ -62,6 +62,12 @@ prompt=$(printf 'abcdefgh%.0s' $(seq 40))
 expect health 0 '^SERVING$' "$kf" health --wait 60
 expect ready 0 'smoke: ok' env KEYFORMER="$kf" \
   "$source/deploy/smoke.sh" "127.0.0.1:$grpc" "127.0.0.1:$http"
+expect healthcheck 0 '200 OK' env "KEYFORMER_HTTP_ADDRESS=0.0.0.0:$http" \
+  "$source/deploy/healthcheck.sh"
+expect healthcheck_v6 1 'Connection refused' env \
+  "KEYFORMER_HTTP_ADDRESS=[::1]:1" "$source/deploy/healthcheck.sh"
+expect healthcheck_off 0 'no HTTP' env KEYFORMER_HTTP_ADDRESS= \
+  "$source/deploy/healthcheck.sh"
 expect unknown_service 1 NOT_FOUND "$kf" health --service no.such.Service
 
 expect generate 0 'evicted tokens  [0-9]+' "$kf" generate hello \
@@ -113,6 +119,10 @@ printf '{"arrival_ms": %s, "prompt_tokens": 9, "output_tokens": 3}\n' 0 5 9 \
   >"$work/trace.jsonl"
 expect bench_trace 0 'requests +3 ok of 3' "$bin/keyformer-bench" \
   --trace "$work/trace.jsonl" --text_file "$work/trace.jsonl"
+# Longer than what the server encodes at once.
+seq 1 200000 >"$work/long.txt"
+expect bench_text 0 'requests +2 ok of 2' "$bin/keyformer-bench" --requests 2 \
+  --warmup 0 --prompt_tokens 20 --output_tokens 2 --text_file "$work/long.txt"
 expect bench_errors 1 'INVALID_ARGUMENT|FAILED_PRECONDITION' \
   "$bin/keyformer-bench" --requests 2 --warmup 0 --prompt_tokens 4000
 expect bench_usage 2 concurrency "$bin/keyformer-bench" --concurrency 0

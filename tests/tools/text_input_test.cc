@@ -67,6 +67,14 @@ TEST(ParseTokenIds, NamesTheWordThatIsNoId) {
               HasSubstr("\"x\""));
 }
 
+TEST(CutText, KeepsCharactersWhole) {
+  const std::string text = "ab\u20ac\U0001F600c";  // 2 + 3 + 4 + 1 bytes
+  EXPECT_THAT(CutText(text, 100), ElementsAre(text));
+  EXPECT_THAT(CutText(text, 4), ElementsAre("ab", "\u20ac", "\U0001F600", "c"));
+  EXPECT_THAT(CutText(text, 5), ElementsAre("ab\u20ac", "\U0001F600c"));
+  EXPECT_THAT(CutText("", 4), IsEmpty());
+}
+
 TEST(ReadText, ReadsAFileAndNamesOneThatIsMissing) {
   const std::string path = ::testing::TempDir() + "/kf_read_text.txt";
   std::ofstream(path) << "two\nlines\n";

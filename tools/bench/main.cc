@@ -118,15 +118,29 @@ absl::StatusOr<std::vector<PlannedRequest>> MakePlan(const Flags& flags) {
                      flags.rate, flags.seed);
 }
 
+// The file's ids, piece by piece: a server encodes no more at once than a
+// context could hold, and each of its tokens may have four bytes or more.
 absl::StatusOr<std::vector<uint32_t>> TextIds(Client& client,
-                                              const std::string& path) {
+                                              const std::string& path,
+                                              uint32_t context_tokens) {
   std::vector<uint32_t> ids;
   if (path.empty()) return ids;
-  pb::TokenizeRequest request;
-  KF_ASSIGN_OR_RETURN(*request.mutable_text(), ReadText(path));
-  KF_ASSIGN_OR_RETURN(const pb::TokenizeResponse response,
-                      client.Tokenize(request, {}));
-  ids.assign(response.token_ids().begin(), response.token_ids().end());
+  KF_ASSIGN_OR_RETURN(const std::string text, ReadText(path));
+  const size_t piece_bytes =
+      std::clamp<size_t>(size_t{4} * context_tokens, 4, size_t{64} << 10);
+  for (const std::string_view piece : CutText(text, piece_bytes)) {
+    pb::TokenizeRequest request;
+    request.set_text(std::string(piece));
+    request.set_with_offsets(true);
+    KF_ASSIGN_OR_RETURN(const pb::TokenizeResponse response,
+                        client.Tokenize(request, {}));
+    // Two tokens at offset 0: the first is an added BOS, which belongs at the
+    // beginning alone.
+    const bool bos = response.offsets_size() > 1 && response.offsets(1) == 0;
+    const int skip = bos && !ids.empty() ? 1 : 0;
+    ids.insert(ids.end(), response.token_ids().begin() + skip,
+               response.token_ids().end());
+  }
   if (ids.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": no tokens"));
   }
@@ -179,7 +193,8 @@ class Bench {
     if (const ExitCode code = Connect(); code != kExitOk) return code;
     const auto info = clients_.front()->ModelInfo({}, {});
     if (!info.ok()) return Fail(info.status());
-    auto ids = TextIds(*clients_.front(), flags_.text_file);
+    auto ids =
+        TextIds(*clients_.front(), flags_.text_file, info->context_tokens());
     if (!ids.ok()) return Fail(ids.status());
     PromptMaker prompts(info->vocabulary(), *std::move(ids), flags_.seed);
     if (flags_.warmup > 0) {

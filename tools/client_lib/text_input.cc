@@ -1,5 +1,6 @@
 #include "tools/client_lib/text_input.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -66,6 +67,20 @@ absl::Status CheckUtf8(std::string_view text, std::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(
       ToAbsl(what), ": not UTF-8 at byte ", *bad,
       "; convert it first, for example with iconv -f LATIN1 -t UTF-8"));
+}
+
+std::vector<std::string_view> CutText(std::string_view text, size_t limit) {
+  std::vector<std::string_view> pieces;
+  while (!text.empty()) {
+    size_t end = std::min(limit, text.size());
+    while (end < text.size() &&
+           (static_cast<uint8_t>(text[end]) & 0xC0) == 0x80) {
+      --end;
+    }
+    pieces.push_back(text.substr(0, end));
+    text.remove_prefix(end);
+  }
+  return pieces;
 }
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {

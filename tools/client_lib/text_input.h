@@ -24,6 +24,10 @@ std::optional<size_t> FindInvalidUtf8(std::string_view text);
 // kInvalidArgument naming `what` and the byte offset.
 absl::Status CheckUtf8(std::string_view text, std::string_view what);
 
+// `text`, which is UTF-8, in pieces of at most `limit` bytes (>= 4); no piece
+// ends inside a character.
+std::vector<std::string_view> CutText(std::string_view text, size_t limit);
+
 // The whole of `path`, "-" being standard input; UTF-8 or an error.
 absl::StatusOr<std::string> ReadText(const std::string& path);
 
