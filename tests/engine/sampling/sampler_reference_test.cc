@@ -15,7 +15,7 @@
 namespace kf::engine {
 namespace {
 
-constexpr size_t kVocabulary = 3001;  // no multiple of any vector or block
+constexpr size_t kRowLength = 3001;  // no multiple of any vector or block
 
 struct Weighted {
   TokenId id;
@@ -102,7 +102,7 @@ TokenId PlainSample(const std::vector<float>& logits,
 // Sums of uniforms: bell-shaped, with as many ties as `steps` makes.
 std::vector<float> RandomRow(uint32_t seed, float width, float steps) {
   std::vector<float> logits;
-  for (uint32_t i = 0; i < kVocabulary; ++i) {
+  for (uint32_t i = 0; i < kRowLength; ++i) {
     float sum = 0.0F;
     for (uint32_t j = 0; j < 4; ++j) {
       sum += UnitInterval(MixBits(MixBits(seed * 4 + j) + i));
@@ -122,7 +122,7 @@ class PlainTest : public testing::TestWithParam<PlainCase> {};
 
 TEST_P(PlainTest, TheSameTokens) {
   const SamplingParams& params = GetParam().params;
-  Sampler sampler(kVocabulary);
+  Sampler sampler(kRowLength);
   for (uint32_t seed = 0; seed < 60; ++seed) {
     // From nearly flat to very steep, with and without ties.
     const float width = std::exp2(static_cast<float>(seed % 6)) / 2.0F;
