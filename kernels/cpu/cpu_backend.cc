@@ -211,8 +211,9 @@ class CpuBackend : public Backend {
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(
     const BackendOptions& options) {
   if (options.threads < 0 || options.threads > kMaxThreads) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "threads: ", options.threads, ", want 0 (all cores) to ", kMaxThreads));
+    return absl::InvalidArgumentError(
+        absl::StrCat("threads: ", options.threads,
+                     ", want 0 (usable cores) to ", kMaxThreads));
   }
   KF_ASSIGN_OR_RETURN(const cpu::SimdLevel level,
                       cpu::ParseSimdLevel(options.simd));
