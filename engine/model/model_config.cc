@@ -46,7 +46,7 @@ absl::StatusOr<int32_t> ReadInt(const GgufFile& file,
   KF_ASSIGN_OR_RETURN(const int64_t value, file.GetInt(key));
   if (value < range.min || value > range.max) {
     return Refuse("key ", ToAbsl(key), ": ", value, ", want ", range.min,
-                   " to ", range.max);
+                  " to ", range.max);
   }
   return static_cast<int32_t>(value);
 }
@@ -59,7 +59,7 @@ absl::StatusOr<double> ReadPositive(const GgufFile& file,
   KF_ASSIGN_OR_RETURN(const double value, file.GetFloat(key));
   if (!(value > 0.0 && value <= max)) {
     return Refuse("key ", ToAbsl(key), ": ", value, ", want a number in (0, ",
-                   max, "]");
+                  max, "]");
   }
   return value;
 }
@@ -73,7 +73,7 @@ absl::Status CheckRopeScaling(const GgufFile& file) {
     KF_ASSIGN_OR_RETURN(const std::string_view type, file.GetString(kTypeKey));
     if (type == "none") return absl::OkStatus();
     return Refuse("key ", ToAbsl(kTypeKey), ": ", GgufQuote(type),
-                   ": rotary scaling is not supported, want none");
+                  ": rotary scaling is not supported, want none");
   }
   // scale_linear is the factor's name in old files.
   for (const std::string_view key :
@@ -82,7 +82,7 @@ absl::Status CheckRopeScaling(const GgufFile& file) {
     KF_ASSIGN_OR_RETURN(const double factor, file.GetFloat(key));
     if (factor != 1.0) {
       return Refuse("key ", ToAbsl(key), ": ", factor,
-                     ": rotary scaling is not supported, want 1");
+                    ": rotary scaling is not supported, want 1");
     }
   }
   return absl::OkStatus();
@@ -120,11 +120,11 @@ absl::Status ReadHeads(const GgufFile& file, ModelConfig& config) {
       ReadInt(file, kKvHeads, {1, config.query_heads}, config.query_heads));
   if (config.query_heads % config.kv_heads != 0) {
     return Refuse("key ", ToAbsl(kKvHeads), ": ", config.kv_heads,
-                   ", want a divisor of the head count ", config.query_heads);
+                  ", want a divisor of the head count ", config.query_heads);
   }
   if (!file.Has(kKeyLength) && config.hidden % config.query_heads != 0) {
     return Refuse("key ", ToAbsl(kHeads), ": ", config.query_heads,
-                   ", want a divisor of the embedding length ", config.hidden);
+                  ", want a divisor of the embedding length ", config.hidden);
   }
   const int32_t even_share = config.hidden / config.query_heads;
   KF_ASSIGN_OR_RETURN(config.head_dim,
@@ -132,9 +132,9 @@ absl::Status ReadHeads(const GgufFile& file, ModelConfig& config) {
   if (config.head_dim < 2 || config.head_dim > kMaxHeadDim ||
       config.head_dim % 2 != 0) {
     return Refuse("head size ", config.head_dim,
-                   " (key_length, or embedding length / heads), want an even "
-                   "number up to ",
-                   kMaxHeadDim);
+                  " (key_length, or embedding length / heads), want an even "
+                  "number up to ",
+                  kMaxHeadDim);
   }
   // Keys and values share pages, so they have one size.
   KF_RETURN_IF_ERROR(ReadInt(file, kValueLength,
@@ -147,7 +147,7 @@ absl::Status ReadHeads(const GgufFile& file, ModelConfig& config) {
       ReadInt(file, kRotary, {0, config.head_dim}, config.head_dim));
   if (config.rotary_dim % 2 != 0) {
     return Refuse("key ", ToAbsl(kRotary), ": ", config.rotary_dim,
-                   ", want an even number");
+                  ", want an even number");
   }
   return absl::OkStatus();
 }
@@ -189,8 +189,8 @@ absl::Status ReadVocabulary(const GgufFile& file, ModelConfig& config) {
                       RequireTensor(file, kEmbedding));
   if (embedding->dims.size() != 2 || embedding->dims[1] > kMaxVocabulary) {
     return Refuse("tensor ", ToAbsl(kEmbedding), ": shape [",
-                   absl::StrJoin(embedding->dims, ", "),
-                   "], want [embedding length, up to ", kMaxVocabulary, "]");
+                  absl::StrJoin(embedding->dims, ", "),
+                  "], want [embedding length, up to ", kMaxVocabulary, "]");
   }
   config.vocabulary = static_cast<int32_t>(embedding->dims[1]);
   KF_RETURN_IF_ERROR(ReadInt(file, "llama.vocab_size",
@@ -203,8 +203,8 @@ absl::Status ReadVocabulary(const GgufFile& file, ModelConfig& config) {
                       file.GetStrings(kTokens));
   if (tokens.size() != static_cast<size_t>(config.vocabulary)) {
     return Refuse("key ", ToAbsl(kTokens), ": ", tokens.size(),
-                   " tokens, want ", config.vocabulary, " (",
-                   ToAbsl(kEmbedding), ")");
+                  " tokens, want ", config.vocabulary, " (", ToAbsl(kEmbedding),
+                  ")");
   }
   return absl::OkStatus();
 }
@@ -220,8 +220,8 @@ class TensorList {
     KF_ASSIGN_OR_RETURN(const GgufTensor* tensor, RequireTensor(file_, name));
     if (tensor->dims != dims) {
       return Refuse("tensor ", name, ": shape [",
-                     absl::StrJoin(tensor->dims, ", "), "], want [",
-                     absl::StrJoin(dims, ", "), "]");
+                    absl::StrJoin(tensor->dims, ", "), "], want [",
+                    absl::StrJoin(dims, ", "), "]");
     }
     left_.erase(tensor->name);
     return absl::OkStatus();
@@ -230,8 +230,8 @@ class TensorList {
   absl::Status ExpectNoMore() const {
     if (left_.empty()) return absl::OkStatus();
     return Refuse("tensor ", GgufQuote(*left_.begin()),
-                   " has no place in a llama decoder without biases and "
-                   "experts");
+                  " has no place in a llama decoder without biases and "
+                  "experts");
   }
 
  private:
@@ -294,7 +294,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
                       file.GetString(kArchitecture));
   if (architecture != "llama") {
     return Refuse("key ", ToAbsl(kArchitecture), ": ", GgufQuote(architecture),
-                   " is not supported, want llama");
+                  " is not supported, want llama");
   }
   config.architecture = architecture;
   if (file.Has("general.name")) {

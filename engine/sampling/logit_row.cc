@@ -75,8 +75,7 @@ struct BlockScan {
 };
 // NaN fails every comparison, and +inf is above the largest float.
 BlockScan ScanBlock(const float* x, size_t count) {
-  constexpr VF kNone = {kLowest, kLowest, kLowest,
-                        kLowest};
+  constexpr VF kNone = {kLowest, kLowest, kLowest, kLowest};
   VF largest[kChains] = {kNone, kNone, kNone, kNone};
   VI good = {-1, -1, -1, -1};
   size_t i = 0;
