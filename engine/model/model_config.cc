@@ -216,7 +216,8 @@ class TensorList {
     for (const GgufTensor& tensor : file.tensors()) left_.insert(tensor.name);
   }
 
-  absl::Status Expect(const std::string& name, std::vector<int64_t> dims) {
+  absl::Status Expect(const std::string& name,
+                      const std::vector<int64_t>& dims) {
     KF_ASSIGN_OR_RETURN(const GgufTensor* tensor, RequireTensor(file_, name));
     if (tensor->dims != dims) {
       return Refuse("tensor ", name, ": shape [",
