@@ -25,7 +25,10 @@ ABSL_FLAG(std::string,
           "",
           "K and V: bf16 or f32; default: f32 with --dtype f32, else bf16");
 ABSL_FLAG(std::string, device, "auto", "auto or cpu (this build has no cuda)");
-ABSL_FLAG(int32_t, threads, 0, "compute threads; 0: one per core");
+ABSL_FLAG(int32_t,
+          threads,
+          0,
+          "compute threads; 0: one per usable core (affinity and CPU quota)");
 ABSL_FLAG(std::string,
           simd,
           "auto",
