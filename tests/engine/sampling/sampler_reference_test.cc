@@ -184,8 +184,8 @@ TEST(LogitRowTest, ExponentialsAreAccurate) {
 }
 
 TEST(LogitRowTest, NoScaleIsTooSmallOrTooLarge) {
-  constexpr float kInf = std::numeric_limits<float>::infinity();
-  const std::vector<float> x = {0.0F, -1e-45F, -1.0F, -3e38F, -kInf};
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> x = {0.0F, -1e-45F, -1.0F, -3e38F, -kInfinity};
   std::vector<float> got(x.size());
   for (const double scale : {1e76, 1e300}) {
     Exponentials(x, 0.0F, scale, got);
@@ -227,15 +227,15 @@ TEST(LogitRowTest, SelectsRanksAndFindsAsASortDoes) {
 
 // Every place, in whole vectors and in what is left of the row.
 TEST(LogitRowTest, OneBadLogitSpoilsTheRowWhereverItIs) {
-  constexpr float kInf = std::numeric_limits<float>::infinity();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (const size_t size : {1UL, 3UL, 16UL, 37UL, 600UL}) {
     for (size_t i = 0; i < size; ++i) {
       std::vector<float> row(size, 1.0F);
       row[i] = 2.0F;
       EXPECT_EQ(ScanLogits(row).best, static_cast<TokenId>(i));
-      row[i] = -kInf;
+      row[i] = -kInfinity;
       EXPECT_EQ(ScanLogits(row).bad, size == 1);
-      for (const float bad : {kInf, std::nanf(""), -std::nanf("")}) {
+      for (const float bad : {kInfinity, std::nanf(""), -std::nanf("")}) {
         row[i] = bad;
         EXPECT_TRUE(ScanLogits(row).bad);
       }
