@@ -17,6 +17,7 @@ constexpr float kLargestFloat = std::numeric_limits<float>::max();
 using VF = float __attribute__((vector_size(16)));
 using VH = float __attribute__((vector_size(8)));
 using VI = int32_t __attribute__((vector_size(16)));
+using VU = uint32_t __attribute__((vector_size(16)));
 using VD = double __attribute__((vector_size(16)));
 constexpr size_t kFloats = 4;
 constexpr size_t kChains = 4;  // independent sums: one would wait for itself
@@ -44,8 +45,9 @@ VF Exp(VF x) {
   p = (p * (r * r) + r) + 1.0F;
   // n stands in the lowest bits of `shifted`; it goes to p's exponent. A NaN
   // (-inf over an infinite temperature) gives 0 too.
-  const VI bits =
-      reinterpret_cast<VI>(p) + (reinterpret_cast<VI>(shifted) << 23);
+  // Unsigned: below kLeastExponent the sum wraps, and is not used.
+  const VU bits =
+      reinterpret_cast<VU>(p) + (reinterpret_cast<VU>(shifted) << 23);
   return x >= kLeastExponent ? reinterpret_cast<VF>(bits) : VF{};
 }
 
