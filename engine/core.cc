@@ -266,7 +266,8 @@ void EngineCore::End(RequestId id,
 }
 
 void EngineCore::AttachReport(const Sequence& s, Update& update) const {
-  if (!s.request.keep_cache_report || !s.prompt_done) return;
+  if (s.request.cache_report == CacheReportDetail::kNone || !s.prompt_done)
+    return;
   CacheReport report = s.cache_report;
   if (auto state = runner_.ReadCache(s); state.ok()) {
     report.at_end = std::move(*state);

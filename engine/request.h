@@ -18,8 +18,12 @@ namespace kf::engine {
 using TokenId = int32_t;
 using RequestId = uint64_t;  // ours, unique in one process; 0 is none
 
-enum class CachePolicy : uint8_t { kFull, kH2O, kKeyformer };
+enum class CachePolicy : uint8_t { kFull, kWindow, kH2O, kKeyformer, kQuest };
 enum class BudgetBasis : uint8_t { kPrompt, kTotal };
+// Who shares one kept set: each (layer, kv head) its own, a layer's heads, all.
+enum class SelectionScope : uint8_t { kHead, kLayer, kModel };
+enum class CachePositions : uint8_t { kOriginal, kCache };
+enum class ScoreNorm : uint8_t { kNone, kAge };
 
 // Cache options of one request after server defaults have been filled in
 // (docs/keyformer.md, Sizes).
@@ -31,13 +35,21 @@ struct CacheOptions {
   std::optional<uint32_t> recent_tokens;  // w, <= k
   uint32_t min_tokens = 256;              // >= 1
   BudgetBasis basis = BudgetBasis::kPrompt;
+  uint32_t sinks = 4;     // window: first tokens that stay
   double tau_init = 1.0;  // > 0
   double tau_end = 2.0;   // > 0
   NoiseKind noise = NoiseKind::kGumbel;
   bool resample_once = false;
+  SelectionScope scope = SelectionScope::kHead;
+  CachePositions positions = CachePositions::kOriginal;
   uint32_t score_queries = 0;  // 0: all prompt rows
   bool decode_scores = true;
   std::optional<uint64_t> noise_seed;  // absent: the sampling seed, else 0
+  ScoreNorm score_norm = ScoreNorm::kNone;
+  uint32_t full_layers = 2;  // quest: the first layers that read everything
+  // [layers], >= 0, mean 1: layer l's budget is k times weight l. Empty: all
+  // alike.
+  std::vector<double> layer_weights;
 };
 
 struct SamplingParams {
@@ -53,6 +65,12 @@ struct SamplingParams {
   std::map<TokenId, double> logit_bias = {};
 };
 
+struct BeamParams {
+  uint32_t width = 1;           // >= 1
+  double length_penalty = 1.0;  // score = logprob / length ^ length_penalty
+  bool early_stopping = false;  // ends at `width` finished beams
+};
+
 struct StoppingParams {
   std::optional<uint32_t> max_new_tokens;  // absent: the server's default
   uint32_t min_new_tokens = 0;
@@ -62,6 +80,9 @@ struct StoppingParams {
   bool ignore_eos = false;
   double time_limit_ms = 0.0;  // 0: off; from arrival
 };
+
+// kSummary needs no scores.
+enum class CacheReportDetail : uint8_t { kNone, kSummary, kFull };
 
 struct OutputParams {
   bool logprobs = false;
@@ -75,13 +96,18 @@ struct Request {
   std::vector<TokenId> prompt;  // n >= 1 ids, already encoded
   std::string prompt_text;      // for echo_prompt
   SamplingParams sampling;
+  uint32_t samples = 1;            // of this prompt, >= 1
+  std::optional<BeamParams> beam;  // instead of samples
   StoppingParams stopping;
   CacheOptions cache;
   OutputParams output;
   int32_t priority = 0;                // larger first
   std::vector<TokenId> forced_tokens;  // teacher forcing; empty: none
   std::optional<TimePoint> deadline;   // of the caller
-  bool keep_cache_report = false;      // fills Update::cache_report
+  // Fills Update::cache_report.
+  CacheReportDetail cache_report = CacheReportDetail::kNone;
+  // For tests: sample i draws, and scores, as sample first_stream + i would.
+  uint32_t first_stream = 0;
 };
 
 enum class FinishReason : uint8_t {
@@ -121,8 +147,9 @@ struct CacheReport {
   CacheState at_end;        // the last token was never fed and is not in it
 };
 
-// One step's news of one request. The first carries the prompt's part.
+// One step's news of one sequence. A request's first carries the prompt's part.
 struct Update {
+  uint32_t index = 0;  // of the sample; of the beam, best first
   bool first = false;
   std::string text;  // whole UTF-8 characters
   std::vector<TokenId> token_ids;
@@ -131,6 +158,7 @@ struct Update {
       prompt_logprobs;  // first only; from the second token
   FinishReason finish_reason = FinishReason::kNotFinished;  // set: the last one
   std::string stop_string;
+  double score = 0.0;                       // last, of a beam
   Usage usage;                              // valid in the first and the last
   uint64_t seed = 0;                        // first
   uint64_t noise_seed = 0;                  // first

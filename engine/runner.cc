@@ -83,7 +83,9 @@ absl::Status Runner::HandleLogits(const LogitsHandler& on_logits) {
 absl::Status Runner::ReadCutLayer(int32_t layer,
                                   std::span<const PromptRun> runs) {
   for (const PromptRun& run : runs) {
-    if (!run.sequence->request.keep_cache_report || !EndsPrompt(run)) continue;
+    if (run.sequence->request.cache_report == CacheReportDetail::kNone ||
+        !EndsPrompt(run))
+      continue;
     KF_ASSIGN_OR_RETURN(auto held, ReadLayer(*run.sequence, layer));
     run.sequence->cache_report.after_prompt.push_back(std::move(held));
   }

@@ -76,7 +76,7 @@ SchedulerEntry Sequence::scheduler_entry(const ModelConfig& config) const {
 
 bool Sequence::scored() const {
   if (request.cache.policy == CachePolicy::kFull) return false;
-  if (request.keep_cache_report) return true;
+  if (request.cache_report == CacheReportDetail::kFull) return true;
   // n + T - 1 tokens are fed in all: with room for them nothing is evicted. T =
   // 1 runs no decode step, and what is held then is of no use to anyone.
   const int64_t fed = int64_t{sizes.prompt_tokens} + sizes.max_new_tokens - 1;

@@ -98,6 +98,25 @@ struct ScoreOptions {
   float tau = 1.0F;     // of this pass, > 0
 };
 
+// Score norm `age`: what is compared when tokens are chosen is the score over
+// the number of scored rows that saw the token, a function of its position.
+struct ScoreAge {
+  bool enabled = false;       // false: sums are compared as they are
+  int32_t prompt_tokens = 0;  // n
+  int32_t prompt_rows = 0;    // scored: min(score_queries or n, n)
+  int32_t decode_rows = 0;    // scored since, this step's included
+
+  // >= 1.
+  constexpr int32_t RowsThatSaw(int32_t position) const {
+    if (position < prompt_tokens) {
+      const int32_t after = prompt_tokens - position;
+      return (after < prompt_rows ? after : prompt_rows) + decode_rows;
+    }
+    const int32_t rows = decode_rows - (position - prompt_tokens);
+    return rows > 1 ? rows : 1;
+  }
+};
+
 // A cache page of one layer holds, for each of G heads, K and V of 16 slots
 // with their positions and scores; the layout is the backend's own. A page list
 // belongs to one sequence and one layer: slot s is slot s % 16 of page s / 16.
@@ -116,6 +135,8 @@ struct PromptAttentionItem {
   PageSpan keys;              // >= ceil(n / 16) pages: position p is slot p
   ScoreOptions score;
   int32_t score_first_row = 0;  // rows before it are not scored
+  // Positions `cache`: K is stored unrotated, and rotated when it is read.
+  bool rank_positions = false;
 };
 
 struct PromptAttentionArgs {
@@ -127,17 +148,28 @@ struct PromptAttentionArgs {
   std::span<const PromptAttentionItem> items;
 };
 
-// Cuts one prompt's layer to its budget.
+// One layer of a prompt that is cut to its budget.
+struct CompactLayer {
+  PageSpan from;  // position p is slot p, as PromptAttention left it
+  PageSpan to;    // >= ceil(min(k, n) / 16) pages; may be `from` (in place)
+  // [G], backend memory, out: where the next token of each head goes, that is
+  // min(k, n).
+  int32_t* free_slot = nullptr;
+};
+
+// Cuts a prompt to its budget: one layer of it or, in scope `model`, all of
+// them at once.
 struct CompactArgs {
   AttentionShape shape;
   int32_t prompt_tokens = 0;  // n
   int32_t budget = 0;         // k >= 1; >= n keeps everything
   int32_t recent = 0;         // w, 0 <= w <= k
-  PageSpan from;              // as PromptAttention left it
-  PageSpan to;                // >= ceil((min(k, n) + 1) / 16) pages
-  // [G], backend memory, out: where the next token of each head goes, that is
-  // min(k, n).
-  int32_t* free_slot = nullptr;
+  std::span<const CompactLayer> layers;
+  // One choice for all heads of all `layers`, by the sum of their scores (in
+  // order of layer, then head); false: each (layer, head) chooses for itself.
+  bool shared = false;
+  ScoreAge age = {};
+  float score_factor = 1.0F;  // scores are multiplied first: beams
 };
 
 // One sequence feeding one token through one layer.
@@ -153,6 +185,22 @@ struct DecodeAttentionItem {
   int32_t* free_slot = nullptr;
   ScoreOptions score;
   bool add_scores = true;  // decode_scores; false: a new token's score is 0
+  ScoreAge age = {};
+  bool rank_positions = false;  // as in PromptAttentionItem; the query's rank
+                                // is `held`
+  // The token takes its slot and nothing leaves: free_slot and the budget are
+  // Evict's business. Scopes `layer` and `model`, and beams.
+  bool defer_eviction = false;
+  // Beams: [G, held + 1] by slot, backend memory, out: what this row gives to
+  // the scores (0 without add_scores), which AddRowScores adds; the scores in
+  // the pages stay. Needs defer_eviction. Null: scores are added in the pages.
+  float* row_scores = nullptr;
+  // Quest: slot p is position p, and slot i of this list holds the smallest
+  // value of each K channel (its K) and the largest (its V) in page i of
+  // `cache`; this token's page is brought up to date. >= ceil(pages / 16)
+  // pages.
+  PageSpan bounds = {};
+  int32_t read_pages = 0;  // of each head, the newest included; 0: all
 };
 
 struct DecodeAttentionArgs {
@@ -162,6 +210,41 @@ struct DecodeAttentionArgs {
   float* qkv = nullptr;
   float* out = nullptr;                        // [M, H d]
   std::span<const DecodeAttentionItem> items;  // M, item i is row i
+};
+
+// The caches of one layer that hold one kept set in the same slots: a
+// sequence's alone, or those of all beams of a request, which have pages in
+// common. Positions and scores are the same in all.
+struct SharedLayer {
+  std::span<const PageSpan> caches;  // >= 1
+  int32_t* free_slot = nullptr;      // [G], backend memory
+};
+
+// Adds the rows of all beams to the scores of a layer, in order, in every
+// cache.
+struct AddRowScoresArgs {
+  AttentionShape shape;
+  SharedLayer layer;
+  int32_t held = 0;                          // before this step
+  std::span<const float* const> row_scores;  // of DecodeAttentionItem
+};
+
+// Chooses what leaves after DecodeAttention has deferred it: as there, the
+// lowest score outside the recent window.
+struct EvictArgs {
+  AttentionShape shape;
+  int32_t position = 0;  // of the newest token
+  int32_t held = 0;      // before this step
+  int32_t budget = 0;    // k; held + 1 <= k evicts nothing
+  int32_t recent = 0;    // w
+  std::span<const SharedLayer> layers;
+  bool shared = false;  // as in CompactArgs; slots are the same in all heads
+  ScoreAge age = {};
+};
+
+struct PageCopy {
+  int32_t from = 0;  // page numbers
+  int32_t to = 0;
 };
 
 // What is held by one (layer, head): for reports and tests.
@@ -263,12 +346,24 @@ class Backend {
   // adds the rows' noisy softmax to the scores in the pages (row 0 clears
   // them). Slices of one prompt and layer come in row order.
   virtual absl::Status PromptAttention(const PromptAttentionArgs& args) = 0;
-  // Keeps the last w and the k - w best scored older tokens of each head (ties:
-  // the earlier position), in position order, in slots 0 .. min(k, n) - 1.
+  // Keeps the last w and the k - w best scored older tokens (ties: the earlier
+  // position), in position order, in slots 0 .. min(k, n) - 1.
   virtual absl::Status Compact(const CompactArgs& args) = 0;
   // Rotates, appends, attends, adds the step's scores, evicts the token with
   // the lowest score outside the recent window (ties: the latest position).
   virtual absl::Status DecodeAttention(const DecodeAttentionArgs& args) = 0;
+  virtual absl::Status AddRowScores(const AddRowScoresArgs& args) = 0;
+  // free_slot becomes the victim's, or held + 1.
+  virtual absl::Status Evict(const EvictArgs& args) = 0;
+  // Whole pages of one pool; all targets differ, and no source is a target.
+  virtual absl::Status CopyPages(const AttentionShape& shape,
+                                 std::byte* base,
+                                 std::span<const PageCopy> copies) = 0;
+  // Quest: the bounds of a prompt's pages, as DecodeAttentionItem says.
+  virtual absl::Status BoundPages(const AttentionShape& shape,
+                                  int32_t tokens,
+                                  const PageSpan& cache,
+                                  const PageSpan& bounds) = 0;
   // Live tokens of each of the G heads: slots {0 .. held} less the free one.
   virtual absl::StatusOr<std::vector<HeldTokens>> ReadHeld(
       const AttentionShape& shape,

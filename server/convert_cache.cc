@@ -156,6 +156,10 @@ v1::CachePolicy FromPolicy(engine::CachePolicy policy) {
       return v1::CACHE_POLICY_FULL;
     case engine::CachePolicy::kH2O:
       return v1::CACHE_POLICY_H2O;
+    case engine::CachePolicy::kWindow:
+      return v1::CACHE_POLICY_WINDOW;
+    case engine::CachePolicy::kQuest:
+      return v1::CACHE_POLICY_QUEST;
     case engine::CachePolicy::kKeyformer:
       break;
   }

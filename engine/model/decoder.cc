@@ -83,7 +83,9 @@ absl::Status Decoder::DecodeStep(std::span<const DecodeRow> rows) {
                              .cache = {},
                              .free_slot = nullptr,
                              .score = row.score,
-                             .add_scores = row.add_scores});
+                             .add_scores = row.add_scores,
+                             .age = {},
+                             .bounds = {}});
   }
   KF_RETURN_IF_ERROR(
       backend_.Embed(*weights_.embedding, ids_, hidden_->as<float>()));
@@ -214,14 +216,16 @@ absl::Status Decoder::CompactComplete(int32_t layer,
   for (const PromptPiece& piece : pieces) {
     const auto n = static_cast<int32_t>(piece.prompt.size());
     if (piece.first_row + piece.rows < n) continue;
-    KF_RETURN_IF_ERROR(
-        backend_.Compact({.shape = shape_,
-                          .prompt_tokens = n,
-                          .budget = piece.cache->budget,
-                          .recent = piece.cache->recent,
-                          .from = {workspace_pool_->base(), piece.workspace},
-                          .to = piece.cache->span(layer),
-                          .free_slot = piece.cache->free_slot(layer)}));
+    const CompactLayer cut = {
+        .from = {workspace_pool_->base(), piece.workspace},
+        .to = piece.cache->span(layer),
+        .free_slot = piece.cache->free_slot(layer)};
+    KF_RETURN_IF_ERROR(backend_.Compact({.shape = shape_,
+                                         .prompt_tokens = n,
+                                         .budget = piece.cache->budget,
+                                         .recent = piece.cache->recent,
+                                         .layers = {&cut, 1},
+                                         .age = {}}));
   }
   return absl::OkStatus();
 }

@@ -166,6 +166,23 @@ class CpuBackend : public Backend {
   absl::Status DecodeAttention(const DecodeAttentionArgs& args) override {
     return cpu::DecodeAttention(attention_, args);
   }
+  absl::Status AddRowScores(const AddRowScoresArgs& /*args*/) override {
+    return absl::UnimplementedError("AddRowScores");
+  }
+  absl::Status Evict(const EvictArgs& /*args*/) override {
+    return absl::UnimplementedError("Evict");
+  }
+  absl::Status CopyPages(const AttentionShape& /*shape*/,
+                         std::byte* /*base*/,
+                         std::span<const PageCopy> /*copies*/) override {
+    return absl::UnimplementedError("CopyPages");
+  }
+  absl::Status BoundPages(const AttentionShape& /*shape*/,
+                          int32_t /*tokens*/,
+                          const PageSpan& /*cache*/,
+                          const PageSpan& /*bounds*/) override {
+    return absl::UnimplementedError("BoundPages");
+  }
   absl::StatusOr<std::vector<HeldTokens>> ReadHeld(
       const AttentionShape& shape,
       const PageSpan& cache,

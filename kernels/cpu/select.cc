@@ -78,8 +78,8 @@ absl::Status Compact(AttentionContext& context, const CompactArgs& args) {
   const int32_t kept = std::min(args.budget, n);
   KF_CHECK(n >= 1 && args.budget >= 1);
   KF_CHECK(args.recent >= 0 && args.recent <= args.budget);
-  KF_CHECK(std::ssize(args.from.pages) >= PagesFor(n));
-  KF_CHECK(std::ssize(args.to.pages) >= PagesFor(kept));
+  KF_CHECK(std::ssize(args.layers[0].from.pages) >= PagesFor(n));
+  KF_CHECK(std::ssize(args.layers[0].to.pages) >= PagesFor(kept));
   context.scratch.Reset();
   KF_ASSIGN_OR_RETURN(uint64_t * keys, context.scratch.Take<uint64_t>(
                                            int64_t{shape.kv_heads} * n));
@@ -87,8 +87,8 @@ absl::Status Compact(AttentionContext& context, const CompactArgs& args) {
                                                int64_t{shape.kv_heads} * kept));
   context.pool.ParallelFor(shape.kv_heads, [&](int64_t g, int /*worker*/) {
     const auto head = static_cast<int32_t>(g);
-    const HeadPages from = MakeHeadPages(shape, args.from, head);
-    const HeadPages to = MakeHeadPages(shape, args.to, head);
+    const HeadPages from = MakeHeadPages(shape, args.layers[0].from, head);
+    const HeadPages to = MakeHeadPages(shape, args.layers[0].to, head);
     int32_t* chosen = positions + g * kept;
     // A budget of the whole prompt keeps it: every token counts as recent.
     SelectHead(layout, from, n, kept, kept < n ? args.recent : n, keys + g * n,
@@ -97,7 +97,7 @@ absl::Status Compact(AttentionContext& context, const CompactArgs& args) {
       CopyPage(layout, from, chosen + slot, std::min(kPageTokens, kept - slot),
                BlockOf(to, slot / kPageTokens));
     }
-    args.free_slot[g] = kept;
+    args.layers[0].free_slot[g] = kept;
   });
   return absl::OkStatus();
 }

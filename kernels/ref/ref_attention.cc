@@ -177,13 +177,13 @@ void Attention::Compact(const CompactArgs& args) {
   const int32_t n = args.prompt_tokens;
   const int32_t kept = std::min(args.budget, n);
   KF_CHECK(args.budget >= 1 && args.recent >= 0 && args.recent <= args.budget);
-  ForgetGhosts(shape, args.to);
+  ForgetGhosts(shape, args.layers[0].to);
   for (int32_t g = 0; g < shape.kv_heads; ++g) {
     const int32_t older = n - std::min(args.recent, n);
     std::vector<int32_t> best(static_cast<size_t>(older));
     std::iota(best.begin(), best.end(), 0);
     const auto score_of = [&](int32_t i) {
-      return *SlotAt(shape, args.from, g, i).score;
+      return *SlotAt(shape, args.layers[0].from, g, i).score;
     };
     if (kept < n) {
       if (trap_ == Trap::kDropLeavingWindow) best.pop_back();
@@ -199,18 +199,18 @@ void Attention::Compact(const CompactArgs& args) {
     int32_t to = 0;
     for (int32_t i = 0; i < n; ++i) {
       if (keep[static_cast<size_t>(i)]) {
-        const Slot a = SlotAt(shape, args.from, g, i);
-        const Slot b = SlotAt(shape, args.to, g, to++);
+        const Slot a = SlotAt(shape, args.layers[0].from, g, i);
+        const Slot b = SlotAt(shape, args.layers[0].to, g, to++);
         std::copy_n(a.k, shape.head_dim, b.k);
         std::copy_n(a.v, shape.head_dim, b.v);
         *b.position = *a.position;
         *b.score = *a.score;
       } else if (trap_ == Trap::kRecentZeroOff && args.recent == 0) {
-        AddGhost(shape, args.to, g, args.from, i);
+        AddGhost(shape, args.layers[0].to, g, args.layers[0].from, i);
       }
     }
     KF_CHECK(to == kept);
-    args.free_slot[g] = kept;
+    args.layers[0].free_slot[g] = kept;
   }
 }
 

@@ -57,7 +57,7 @@ std::vector<engine::Request> MakeStreams(const StreamMix& mix, size_t count) {
     r.stopping.max_new_tokens = static_cast<uint32_t>(new_tokens);
     r.stopping.ignore_eos = true;
     r.output.logprobs = true;
-    r.keep_cache_report = true;
+    r.cache_report = engine::CacheReportDetail::kFull;
     constexpr engine::CachePolicy kPolicies[] = {
         engine::CachePolicy::kKeyformer, engine::CachePolicy::kH2O,
         engine::CachePolicy::kKeyformer, engine::CachePolicy::kFull};

@@ -66,7 +66,7 @@ GoldenCase CaseOf(const json& from, size_t index) {
   c.request.stopping.ignore_eos = from.at("ignore_eos").get<bool>();
   c.request.cache = CacheOf(from.at("policy"));
   c.request.output.logprobs = true;
-  c.request.keep_cache_report = true;
+  c.request.cache_report = engine::CacheReportDetail::kFull;
   if (from.contains("forced")) {
     c.request.forced_tokens =
         from["forced"].get<std::vector<engine::TokenId>>();

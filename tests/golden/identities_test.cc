@@ -52,7 +52,7 @@ class IdentitiesTest : public ::testing::Test {
     r.stopping.max_new_tokens = kNew;
     r.stopping.ignore_eos = true;
     r.output.logprobs = true;
-    r.keep_cache_report = true;
+    r.cache_report = engine::CacheReportDetail::kFull;
     r.cache.min_tokens = 1;
     r.cache.noise_seed = 17;
     return r;

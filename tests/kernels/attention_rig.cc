@@ -118,14 +118,15 @@ void Sequence::PrefillAll(int32_t slice) {
 
 void Sequence::Compact() {
   KF_CHECK(seen_ == options_.prompt);
+  const CompactLayer cut = {
+      .from = prompt_pages(), .to = cache_pages(), .free_slot = free_slot()};
   const absl::Status status =
       backend_.Compact({.shape = options_.shape,
                         .prompt_tokens = options_.prompt,
                         .budget = options_.budget,
                         .recent = options_.recent,
-                        .from = prompt_pages(),
-                        .to = cache_pages(),
-                        .free_slot = free_slot()});
+                        .layers = {&cut, 1},
+                        .age = {}});
   KF_CHECK(status.ok());
   held_ = std::min(options_.budget, options_.prompt);
 }

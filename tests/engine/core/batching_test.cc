@@ -31,7 +31,8 @@ std::vector<Request> MixedRequests() {
   requests[5].sampling.repetition_penalty = 1.2;
   requests[6].cache.policy = CachePolicy::kH2O;
   requests[7].cache.decode_scores = false;
-  for (Request& request : requests) request.keep_cache_report = true;
+  for (Request& request : requests)
+    request.cache_report = CacheReportDetail::kFull;
   return requests;
 }
 

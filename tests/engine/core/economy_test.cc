@@ -39,7 +39,7 @@ TEST(EconomyTest, NothingIsScoredThatNobodyReads) {
   EXPECT_TRUE(scores(MakeKeyformerRequest(1, 40, 5, 43, 4)));
   for (const uint32_t tokens : {0U, 1U}) {
     Request reported = MakeKeyformerRequest(1, 40, tokens, 16, 4);
-    reported.keep_cache_report = true;
+    reported.cache_report = CacheReportDetail::kFull;
     EXPECT_TRUE(scores(std::move(reported)));
   }
 }

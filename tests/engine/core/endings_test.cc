@@ -223,7 +223,7 @@ TEST_F(EndingsTest, SeedsAreReturned) {
 
 TEST_F(EndingsTest, CacheReportHoldsTheBudget) {
   Request request = MakeKeyformerRequest(9, 60, 20, 24, 6);
-  request.keep_cache_report = true;
+  request.cache_report = CacheReportDetail::kFull;
   const Outcome outcome = engine_.Run(request);
   ASSERT_TRUE(outcome.cache_report.has_value());
   for (const auto& [state, seen] :

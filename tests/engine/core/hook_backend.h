@@ -113,6 +113,23 @@ class HookBackend final : public Backend {
     }
     return hooks_.decode ? hooks_.decode(args) : absl::OkStatus();
   }
+  absl::Status AddRowScores(const AddRowScoresArgs& args) override {
+    return inner_->AddRowScores(args);
+  }
+  absl::Status Evict(const EvictArgs& args) override {
+    return inner_->Evict(args);
+  }
+  absl::Status CopyPages(const AttentionShape& shape,
+                         std::byte* base,
+                         std::span<const PageCopy> copies) override {
+    return inner_->CopyPages(shape, base, copies);
+  }
+  absl::Status BoundPages(const AttentionShape& shape,
+                          int32_t tokens,
+                          const PageSpan& cache,
+                          const PageSpan& bounds) override {
+    return inner_->BoundPages(shape, tokens, cache, bounds);
+  }
   absl::StatusOr<std::vector<HeldTokens>> ReadHeld(
       const AttentionShape& shape,
       const PageSpan& cache,
