@@ -88,7 +88,8 @@ struct AttentionShape {
   int64_t out_dim() const { return int64_t{query_heads} * head_dim; }
 };
 
-// How the tokens of one sequence are scored (docs/keyformer.md).
+// How the tokens of one sequence are scored (docs/keyformer.md). A score that
+// is NaN counts as infinity where tokens are chosen.
 struct ScoreOptions {
   bool enabled = false;  // false: policy full; nothing below is read
   NoiseKind noise = NoiseKind::kGumbel;
@@ -135,7 +136,8 @@ struct PromptAttentionItem {
   PageSpan keys;              // >= ceil(n / 16) pages: position p is slot p
   ScoreOptions score;
   int32_t score_first_row = 0;  // rows before it are not scored
-  // Positions `cache`: K is stored unrotated, and rotated when it is read.
+  // Positions `cache`: K is stored unrotated, and rotated when it is read (and
+  // then rounded to the cache's type once more). Here a rank is a position.
   bool rank_positions = false;
 };
 
@@ -151,7 +153,7 @@ struct PromptAttentionArgs {
 // One layer of a prompt that is cut to its budget.
 struct CompactLayer {
   PageSpan from;  // position p is slot p, as PromptAttention left it
-  PageSpan to;    // >= ceil(min(k, n) / 16) pages; may be `from` (in place)
+  PageSpan to;  // >= ceil(min(k, n) / 16) pages; in place: the first of `from`
   // [G], backend memory, out: where the next token of each head goes, that is
   // min(k, n).
   int32_t* free_slot = nullptr;
@@ -169,7 +171,8 @@ struct CompactArgs {
   // order of layer, then head); false: each (layer, head) chooses for itself.
   bool shared = false;
   ScoreAge age = {};
-  float score_factor = 1.0F;  // scores are multiplied first: beams
+  // Scores are multiplied first, in what is kept too: beams.
+  float score_factor = 1.0F;
 };
 
 // One sequence feeding one token through one layer.
@@ -186,21 +189,24 @@ struct DecodeAttentionItem {
   ScoreOptions score;
   bool add_scores = true;  // decode_scores; false: a new token's score is 0
   ScoreAge age = {};
-  bool rank_positions = false;  // as in PromptAttentionItem; the query's rank
-                                // is `held`
-  // The token takes its slot and nothing leaves: free_slot and the budget are
-  // Evict's business. Scopes `layer` and `model`, and beams.
+  // As in PromptAttentionItem: a key's rank is its place among the held tokens
+  // in order of position; the query's is the last, `held`.
+  bool rank_positions = false;
+  // The token takes its slot and nothing leaves: free_slot stays as it is,
+  // until Evict. Scopes `layer` and `model`, and beams.
   bool defer_eviction = false;
   // Beams: [G, held + 1] by slot, backend memory, out: what this row gives to
   // the scores (0 without add_scores), which AddRowScores adds; the scores in
   // the pages stay. Needs defer_eviction. Null: scores are added in the pages.
   float* row_scores = nullptr;
-  // Quest: slot p is position p, and slot i of this list holds the smallest
-  // value of each K channel (its K) and the largest (its V) in page i of
-  // `cache`; this token's page is brought up to date. >= ceil(pages / 16)
-  // pages.
+  // Quest: slot p is position p, nothing is scored or leaves, and slot i of
+  // this list holds the smallest and the largest value of each K channel in
+  // page i of `cache`; this token's page is brought up to date. >= ceil(pages /
+  // 16) pages.
   PageSpan bounds = {};
-  int32_t read_pages = 0;  // of each head, the newest included; 0: all
+  // Of each head: the newest, then those with the highest bounds, ties to the
+  // earlier. 0, and all that there are: all.
+  int32_t read_pages = 0;
 };
 
 struct DecodeAttentionArgs {
@@ -220,8 +226,8 @@ struct SharedLayer {
   int32_t* free_slot = nullptr;      // [G], backend memory
 };
 
-// Adds the rows of all beams to the scores of a layer, in order, in every
-// cache.
+// Adds the rows of all beams to the scores of a layer, in order: to those of
+// the first cache, and the sums become the scores of all.
 struct AddRowScoresArgs {
   AttentionShape shape;
   SharedLayer layer;

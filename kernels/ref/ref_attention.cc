@@ -5,38 +5,77 @@
 #include <numeric>
 #include <utility>
 
-#include "kernels/core/bf16.h"
 #include "kernels/core/status.h"
 #include "kernels/ref/ref_page.h"
 
 namespace kf::ref {
 namespace {
 
-float Stored(float x, DType dtype) {
-  return dtype == DType::kBF16 ? Bf16ToFloat(FloatToBf16(x)) : x;
-}
-
-// Rotates the adjacent pairs of each head's leading channels in one fused row
-// [Q | K | V], in f32 with angles in double: the same arithmetic as the fast
-// back ends, so that rounding K to bf16 gives the same bits.
-void RotateRow(const AttentionShape& shape, int32_t position, float* row) {
+// Rotates the adjacent pairs of the leading channels of `heads` consecutive
+// heads, in f32 with angles in double: the same arithmetic as the fast back
+// ends, so that rounding K to bf16 gives the same bits.
+void Rotate(const AttentionShape& shape,
+            int32_t position,
+            int32_t heads,
+            float* x) {
   for (int32_t i = 0; i < shape.rotary_dim; i += 2) {
     const double angle =
         position *
         std::pow(shape.rope_base, -static_cast<double>(i) / shape.rotary_dim);
     const auto c = static_cast<float>(std::cos(angle));
     const auto s = static_cast<float>(std::sin(angle));
-    for (int32_t h = 0; h < shape.query_heads + shape.kv_heads; ++h) {
-      float* x = row + int64_t{h} * shape.head_dim + i;
-      const float a = x[0];
-      const float b = x[1];
-      x[0] = a * c - b * s;
-      x[1] = a * s + b * c;
+    for (int32_t h = 0; h < heads; ++h) {
+      float* pair = x + int64_t{h} * shape.head_dim + i;
+      const float a = pair[0];
+      const float b = pair[1];
+      pair[0] = a * c - b * s;
+      pair[1] = a * s + b * c;
     }
   }
 }
 
-// Writes one head's K and V of a rotated row; the score starts at 0.
+// Rotates a fused row [Q | K | V]: the queries by `rank`, the keys by
+// `position`, or not at all where they are rotated by their rank when read.
+void RotateRow(const AttentionShape& shape,
+               int32_t rank,
+               int32_t position,
+               bool rank_positions,
+               float* row) {
+  Rotate(shape, rank, shape.query_heads, row);
+  if (rank_positions) return;
+  Rotate(shape, position, shape.kv_heads,
+         row + int64_t{shape.query_heads} * shape.head_dim);
+}
+
+// A stored key, rotated by its rank and rounded again.
+std::vector<float> RotatedKey(const AttentionShape& shape,
+                              const float* k,
+                              int32_t rank) {
+  std::vector<float> rotated(k, k + shape.head_dim);
+  Rotate(shape, rank, 1, rotated.data());
+  for (float& x : rotated) x = Stored(x, shape.cache_dtype);
+  return rotated;
+}
+
+// Puts rotated copies, which the result owns, in place of the keys' K: a key's
+// rank is its place in order of position.
+std::vector<std::vector<float>> RotateByRank(const AttentionShape& shape,
+                                             std::vector<Slot>& keys) {
+  std::vector<size_t> order(keys.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&keys](size_t a, size_t b) {
+    return *keys[a].position < *keys[b].position;
+  });
+  std::vector<std::vector<float>> rotated;
+  for (size_t rank = 0; rank < order.size(); ++rank) {
+    Slot& key = keys[order[rank]];
+    rotated.push_back(RotatedKey(shape, key.k, static_cast<int32_t>(rank)));
+    key.k = rotated.back().data();
+  }
+  return rotated;
+}
+
+// Writes one head's K and V of a row; the score starts at 0.
 void Append(const AttentionShape& shape,
             const float* row,
             int32_t head,
@@ -106,60 +145,43 @@ std::vector<double> NoisySoftmax(std::vector<double> logits,
 
 }  // namespace
 
-void Attention::AddScore(float& score, double value) const {
-  score = static_cast<float>(static_cast<double>(score) + value);
-  if (trap_ == Trap::kBf16Scores) score = Bf16ToFloat(FloatToBf16(score));
-}
-
-void Attention::AddGhost(const AttentionShape& shape,
-                         const PageSpan& cache,
-                         int32_t head,
-                         const PageSpan& from,
-                         int32_t slot) {
-  const Slot s = SlotAt(shape, from, head, slot);
-  const std::byte* key =
-      reinterpret_cast<const std::byte*>(SlotAt(shape, cache, 0, 0).k);
-  ghosts_[{key, head}].push_back({{s.k, s.k + shape.head_dim},
-                                  {s.v, s.v + shape.head_dim},
-                                  *s.position,
-                                  *s.score});
-}
-
-void Attention::ForgetGhosts(const AttentionShape& shape,
-                             const PageSpan& cache) {
-  if (ghosts_.empty()) return;
-  const std::byte* key =
-      reinterpret_cast<const std::byte*>(SlotAt(shape, cache, 0, 0).k);
-  for (int32_t g = 0; g < shape.kv_heads; ++g) ghosts_.erase({key, g});
-}
-
 void Attention::Prompt(const PromptAttentionArgs& args) {
+  for (const PromptAttentionItem& item : args.items) PromptItem(args, item);
+}
+
+void Attention::PromptItem(const PromptAttentionArgs& args,
+                           const PromptAttentionItem& item) {
   const AttentionShape& shape = args.shape;
   const int32_t group = shape.query_heads / shape.kv_heads;
-  for (const PromptAttentionItem& item : args.items) {
-    KF_CHECK(item.first_row % kPromptRowTile == 0);
-    const int32_t end = item.first_row + item.rows;
-    const auto row_of = [&](int32_t p) {
-      return args.qkv + (item.batch_row + p - item.first_row) * shape.qkv_dim();
-    };
-    for (int32_t p = item.first_row; p < end; ++p) {
-      RotateRow(shape, p, row_of(p));
-      for (int32_t g = 0; g < shape.kv_heads; ++g) {
-        Append(shape, row_of(p), g, p, SlotAt(shape, item.keys, g, p));
-      }
+  KF_CHECK(item.first_row % kPromptRowTile == 0);
+  const int32_t end = item.first_row + item.rows;
+  const auto batch_row = [&item](int32_t p) {
+    return item.batch_row + p - item.first_row;
+  };
+  const auto row_of = [&](int32_t p) {
+    return args.qkv + batch_row(p) * shape.qkv_dim();
+  };
+  for (int32_t p = item.first_row; p < end; ++p) {
+    RotateRow(shape, p, p, item.rank_positions, row_of(p));
+    for (int32_t g = 0; g < shape.kv_heads; ++g) {
+      Append(shape, row_of(p), g, p, SlotAt(shape, item.keys, g, p));
     }
+  }
+  for (int32_t g = 0; g < shape.kv_heads; ++g) {
+    std::vector<Slot> all;
+    for (int32_t i = 0; i < end; ++i) {
+      all.push_back(SlotAt(shape, item.keys, g, i));
+    }
+    std::vector<std::vector<float>> rotated;
+    if (item.rank_positions) rotated = RotateByRank(shape, all);
     for (int32_t p = item.first_row; p < end; ++p) {
-      for (int32_t h = 0; h < shape.query_heads; ++h) {
-        std::vector<Slot> keys;
-        std::vector<double> logits;
+      const std::vector<Slot> keys(all.begin(), all.begin() + p + 1);
+      for (int32_t h = g * group; h < (g + 1) * group; ++h) {
         const float* q = row_of(p) + int64_t{h} * shape.head_dim;
-        for (int32_t i = 0; i <= p; ++i) {
-          keys.push_back(SlotAt(shape, item.keys, h / group, i));
-          logits.push_back(Logit(shape, q, keys.back().k));
-        }
+        std::vector<double> logits;
+        for (const Slot& key : keys) logits.push_back(Logit(shape, q, key.k));
         Attend(shape, logits, keys,
-               args.out +
-                   (item.batch_row + p - item.first_row) * shape.out_dim() +
+               args.out + batch_row(p) * shape.out_dim() +
                    int64_t{h} * shape.head_dim);
         if (!item.score.enabled || p < item.score_first_row) continue;
         const std::vector<double> column =
@@ -172,48 +194,6 @@ void Attention::Prompt(const PromptAttentionArgs& args) {
   }
 }
 
-void Attention::Compact(const CompactArgs& args) {
-  const AttentionShape& shape = args.shape;
-  const int32_t n = args.prompt_tokens;
-  const int32_t kept = std::min(args.budget, n);
-  KF_CHECK(args.budget >= 1 && args.recent >= 0 && args.recent <= args.budget);
-  ForgetGhosts(shape, args.layers[0].to);
-  for (int32_t g = 0; g < shape.kv_heads; ++g) {
-    const int32_t older = n - std::min(args.recent, n);
-    std::vector<int32_t> best(static_cast<size_t>(older));
-    std::iota(best.begin(), best.end(), 0);
-    const auto score_of = [&](int32_t i) {
-      return *SlotAt(shape, args.layers[0].from, g, i).score;
-    };
-    if (kept < n) {
-      if (trap_ == Trap::kDropLeavingWindow) best.pop_back();
-      std::stable_sort(best.begin(), best.end(), [&](int32_t a, int32_t b) {
-        return score_of(a) > score_of(b);
-      });
-      best.resize(static_cast<size_t>(kept - args.recent));
-      std::sort(best.begin(), best.end());
-    }
-    std::vector<bool> keep(static_cast<size_t>(n), false);
-    for (const int32_t i : best) keep[static_cast<size_t>(i)] = true;
-    for (int32_t i = older; i < n; ++i) keep[static_cast<size_t>(i)] = true;
-    int32_t to = 0;
-    for (int32_t i = 0; i < n; ++i) {
-      if (keep[static_cast<size_t>(i)]) {
-        const Slot a = SlotAt(shape, args.layers[0].from, g, i);
-        const Slot b = SlotAt(shape, args.layers[0].to, g, to++);
-        std::copy_n(a.k, shape.head_dim, b.k);
-        std::copy_n(a.v, shape.head_dim, b.v);
-        *b.position = *a.position;
-        *b.score = *a.score;
-      } else if (trap_ == Trap::kRecentZeroOff && args.recent == 0) {
-        AddGhost(shape, args.layers[0].to, g, args.layers[0].from, i);
-      }
-    }
-    KF_CHECK(to == kept);
-    args.layers[0].free_slot[g] = kept;
-  }
-}
-
 void Attention::Decode(const DecodeAttentionArgs& args) {
   for (size_t row = 0; row < args.items.size(); ++row) DecodeItem(args, row);
 }
@@ -221,25 +201,34 @@ void Attention::Decode(const DecodeAttentionArgs& args) {
 void Attention::DecodeItem(const DecodeAttentionArgs& args, size_t row) {
   const AttentionShape& shape = args.shape;
   const DecodeAttentionItem& item = args.items[row];
+  const bool scored = item.score.enabled && item.add_scores;
+  const bool quest = !item.bounds.pages.empty();
+  KF_CHECK(item.row_scores == nullptr || item.defer_eviction);
+  KF_CHECK(!quest || (!scored && item.held == item.position &&
+                      item.held < item.budget && !item.rank_positions));
   const int32_t group = shape.query_heads / shape.kv_heads;
   float* qkv = args.qkv + static_cast<int64_t>(row) * shape.qkv_dim();
   float* out = args.out + static_cast<int64_t>(row) * shape.out_dim();
-  RotateRow(shape, item.position, qkv);
+  RotateRow(shape, item.rank_positions ? item.held : item.position,
+            item.position, item.rank_positions, qkv);
   for (int32_t g = 0; g < shape.kv_heads; ++g) {
     Append(shape, qkv, g, item.position,
            SlotAt(shape, item.cache, g, item.free_slot[g]));
-    std::vector<Slot> keys;
-    for (int32_t s = 0; s <= item.held; ++s) {
-      keys.push_back(SlotAt(shape, item.cache, g, s));
+    const std::vector<Slot> slots =
+        HeldSlots(shape, item.cache, item.held + 1, g);
+    std::vector<Slot> keys = slots;
+    std::vector<std::vector<float>> rotated;
+    if (item.rank_positions) rotated = RotateByRank(shape, keys);
+    if (quest) {
+      BoundPage(shape, item.held + 1, item.cache, item.bounds, g,
+                item.held / kPageTokens);
+      keys = ChooseKeys(shape, item, g,
+                        qkv + int64_t{g} * group * shape.head_dim, keys);
     }
-    const auto first =
-        reinterpret_cast<const std::byte*>(SlotAt(shape, item.cache, 0, 0).k);
-    if (const auto it = ghosts_.find({first, g}); it != ghosts_.end()) {
-      for (Ghost& ghost : it->second) {
-        keys.push_back(
-            {ghost.k.data(), ghost.v.data(), &ghost.position, &ghost.score});
-      }
-    }
+    float* row_scores = item.row_scores == nullptr
+                            ? nullptr
+                            : item.row_scores + int64_t{g} * (item.held + 1);
+    if (row_scores != nullptr) std::fill_n(row_scores, item.held + 1, 0.0F);
     for (int32_t h = g * group; h < (g + 1) * group; ++h) {
       std::vector<double> logits;
       for (const Slot& key : keys) {
@@ -247,70 +236,32 @@ void Attention::DecodeItem(const DecodeAttentionArgs& args, size_t row) {
             Logit(shape, qkv + int64_t{h} * shape.head_dim, key.k));
       }
       Attend(shape, logits, keys, out + int64_t{h} * shape.head_dim);
-      if (!item.score.enabled || !item.add_scores) continue;
+      if (!scored) continue;
       const std::vector<double> column =
           NoisySoftmax(logits, keys, item.score, item.position, args.layer, h);
       for (size_t i = 0; i < keys.size(); ++i) {
-        AddScore(*keys[i].score, column[i]);
+        AddScore(row_scores != nullptr ? row_scores[i] : *keys[i].score,
+                 column[i]);
       }
     }
+    if (item.defer_eviction) continue;
     if (item.held + 1 <= item.budget) {
       item.free_slot[g] = item.held + 1;
       continue;
     }
-    // The lowest score outside the recent window; ties: the latest position.
-    const bool drop_latest =
-        trap_ == Trap::kDropLeavingWindow || trap_ == Trap::kFrozenKeys;
-    int32_t victim = -1;
+    std::vector<Candidate> candidates;
     for (int32_t s = 0; s <= item.held; ++s) {
-      const Slot a = keys[static_cast<size_t>(s)];
-      if (*a.position > item.position - item.recent) continue;
-      if (victim < 0) {
-        victim = s;
-        continue;
-      }
-      const Slot b = keys[static_cast<size_t>(victim)];
-      const bool later = *a.position > *b.position;
-      const bool worse =
-          drop_latest ? later
-                      : *a.score < *b.score || (*a.score == *b.score && later);
-      if (worse) victim = s;
+      const Slot& slot = slots[static_cast<size_t>(s)];
+      candidates.push_back(
+          {*slot.position,
+           Rank(static_cast<double>(*slot.score), item.age, *slot.position)});
     }
-    KF_CHECK(victim >= 0);
+    const int32_t victim = FindVictim(candidates, item.position, item.recent);
     if (trap_ == Trap::kRecentZeroOff && item.recent == 0) {
       AddGhost(shape, item.cache, g, item.cache, victim);
     }
     item.free_slot[g] = victim;
   }
-}
-
-std::vector<HeldTokens> Attention::ReadHeld(const AttentionShape& shape,
-                                            const PageSpan& cache,
-                                            int32_t held,
-                                            const int32_t* free_slot) const {
-  std::vector<HeldTokens> result;
-  for (int32_t g = 0; g < shape.kv_heads; ++g) {
-    std::vector<std::pair<int32_t, float>> tokens;
-    for (int32_t s = 0; s <= held; ++s) {
-      if (s == free_slot[g]) continue;
-      const Slot slot = SlotAt(shape, cache, g, s);
-      tokens.emplace_back(*slot.position, *slot.score);
-    }
-    const auto first =
-        reinterpret_cast<const std::byte*>(SlotAt(shape, cache, 0, 0).k);
-    if (const auto it = ghosts_.find({first, g}); it != ghosts_.end()) {
-      for (const Ghost& ghost : it->second) {
-        tokens.emplace_back(ghost.position, ghost.score);
-      }
-    }
-    std::sort(tokens.begin(), tokens.end());
-    HeldTokens& head = result.emplace_back();
-    for (const auto& [position, score] : tokens) {
-      head.positions.push_back(position);
-      head.scores.push_back(score);
-    }
-  }
-  return result;
 }
 
 }  // namespace kf::ref

@@ -217,22 +217,34 @@ class RefBackend final : public Backend {
     attention_.Decode(args);
     return absl::OkStatus();
   }
-  absl::Status AddRowScores(const AddRowScoresArgs& /*args*/) override {
-    return absl::UnimplementedError("AddRowScores");
+  absl::Status AddRowScores(const AddRowScoresArgs& args) override {
+    attention_.AddRowScores(args);
+    return absl::OkStatus();
   }
-  absl::Status Evict(const EvictArgs& /*args*/) override {
-    return absl::UnimplementedError("Evict");
+  absl::Status Evict(const EvictArgs& args) override {
+    attention_.Evict(args);
+    return absl::OkStatus();
   }
-  absl::Status CopyPages(const AttentionShape& /*shape*/,
-                         std::byte* /*base*/,
-                         std::span<const PageCopy> /*copies*/) override {
-    return absl::UnimplementedError("CopyPages");
+  absl::Status CopyPages(const AttentionShape& shape,
+                         std::byte* base,
+                         std::span<const PageCopy> copies) override {
+    const size_t bytes = PageBytes(shape);
+    for (const PageCopy& copy : copies) {
+      std::memcpy(base + static_cast<size_t>(copy.to) * bytes,
+                  base + static_cast<size_t>(copy.from) * bytes, bytes);
+    }
+    return absl::OkStatus();
   }
-  absl::Status BoundPages(const AttentionShape& /*shape*/,
-                          int32_t /*tokens*/,
-                          const PageSpan& /*cache*/,
-                          const PageSpan& /*bounds*/) override {
-    return absl::UnimplementedError("BoundPages");
+  absl::Status BoundPages(const AttentionShape& shape,
+                          int32_t tokens,
+                          const PageSpan& cache,
+                          const PageSpan& bounds) override {
+    for (int32_t g = 0; g < shape.kv_heads; ++g) {
+      for (int32_t page = 0; page * kPageTokens < tokens; ++page) {
+        ref::BoundPage(shape, tokens, cache, bounds, g, page);
+      }
+    }
+    return absl::OkStatus();
   }
   absl::StatusOr<std::vector<HeldTokens>> ReadHeld(
       const AttentionShape& shape,

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/backend.h"
+#include "kernels/core/bf16.h"
 
 namespace kf::ref {
 
@@ -16,9 +17,14 @@ inline size_t HeadBytes(const AttentionShape& shape) {
          (2 * static_cast<size_t>(shape.head_dim) + 2) * 4;
 }
 
+// x as a cache of this type holds it.
+inline float Stored(float x, DType dtype) {
+  return dtype == DType::kBF16 ? Bf16ToFloat(FloatToBf16(x)) : x;
+}
+
 // One held token of one kv head.
 struct Slot {
-  float* k;  // [d], rotated
+  float* k;  // [d]
   float* v;  // [d]
   int32_t* position;
   float* score;
