@@ -35,11 +35,11 @@ void EngineCore::SetObserver(EngineObserver* observer) {
   observer_ = observer == nullptr ? &null_observer_ : observer;
 }
 
-void EngineCore::Add(std::unique_ptr<Sequence> sequence) {
-  emitter_.Begin(*sequence);
-  scheduler_.Add(sequence->scheduler_entry(parts_.config));
-  const RequestId id = sequence->id;
-  sequences_.emplace(id, std::move(sequence));
+void EngineCore::Add(std::unique_ptr<SequenceGroup> group) {
+  emitter_.Begin(*group);
+  scheduler_.Add(group->scheduler_entry(parts_.config));
+  const RequestId id = group->id;
+  groups_.emplace(id, std::move(group));
 }
 
 void EngineCore::Step() {
@@ -61,13 +61,13 @@ void EngineCore::Step() {
 
 void EngineCore::Drop(const StepPlan& plan, TimePoint now) {
   for (const StepPlan::Drop& drop : plan.drops) {
-    const auto found = sequences_.find(drop.id);
-    KF_CHECK(found != sequences_.end());
-    Ending ending{.sequence = std::move(found->second),
-                  .update = std::nullopt,
+    const auto found = groups_.find(drop.id);
+    KF_CHECK(found != groups_.end());
+    Ending ending{.group = std::move(found->second),
+                  .updates = {},
                   .status = absl::OkStatus()};
-    sequences_.erase(found);
-    Sequence& s = *ending.sequence;
+    groups_.erase(found);
+    SequenceGroup& group = *ending.group;
     switch (drop.reason) {
       case DropReason::kCancelled:
         ending.status = absl::CancelledError("the request was cancelled");
@@ -76,25 +76,26 @@ void EngineCore::Drop(const StepPlan& plan, TimePoint now) {
         ending.status = absl::DeadlineExceededError("the deadline has passed");
         break;
       case DropReason::kTimeLimit:
-        ending.update = emitter_.Finish(s, FinishReason::kTimeLimit, now);
-        AttachReport(s, *ending.update);
+        for (const auto& s : group.sequences) {
+          if (s->finished) continue;
+          ending.updates.push_back(
+              emitter_.Finish(*s, FinishReason::kTimeLimit, now));
+          AttachReport(*s, ending.updates.back());
+        }
         break;
     }
-    if (!s.admitted) {
-      ++report_.left_queue;
-      report_.left_queue_tokens += s.sizes.prompt_tokens;
-    }
-    Release(s);
+    if (!group.admitted) CountUnqueued(group);
+    Release(group);
     endings_.push_back(std::move(ending));
   }
 }
 
 void EngineCore::Admit(const StepPlan& plan, TimePoint now) {
   for (const RequestId id : plan.admit) {
-    Sequence& s = *sequences_.at(id);
-    s.admitted = now;
-    ++report_.left_queue;
-    report_.left_queue_tokens += s.sizes.prompt_tokens;
+    SequenceGroup& group = *groups_.at(id);
+    group.admitted = now;
+    CountUnqueued(group);
+    Sequence& s = group.first();
     s.slot = unused_slots_.back();
     unused_slots_.pop_back();
     SequenceCache& cache = s.cache;
@@ -103,21 +104,21 @@ void EngineCore::Admit(const StepPlan& plan, TimePoint now) {
     cache.free_slots = free_slots_->as<int32_t>() + int64_t{s.slot} *
                                                         parts_.config.layers *
                                                         parts_.config.kv_heads;
-    cache.prompt_tokens = s.sizes.prompt_tokens;
-    cache.budget = s.sizes.budget;
+    cache.prompt_tokens = group.sizes.prompt_tokens;
+    cache.budget = group.sizes.budget;
     // All of the budget, where there are no scores to choose by.
-    cache.recent = s.scored() ? s.sizes.recent : s.sizes.budget;
+    cache.recent = group.scored() ? group.sizes.recent : group.sizes.budget;
     for (int32_t layer = 0; layer < parts_.config.layers; ++layer) {
-      cache.pages.push_back(parts_.pool.Take(PagesPerLayer(s.sizes)));
+      cache.pages.push_back(parts_.pool.Take(PagesPerLayer(group.sizes)));
     }
-    s.workspace = parts_.decoder.workspace_pool().Take(
-        CeilDiv(s.sizes.prompt_tokens, kPageTokens));
+    group.workspace = parts_.decoder.workspace_pool().Take(
+        CeilDiv(group.sizes.prompt_tokens, kPageTokens));
     Count(s, cache.seen());
-    observer_->OnAdmitted(ToSeconds(now - s.arrival),
-                          static_cast<uint32_t>(s.sizes.prompt_tokens),
-                          s.request.cache.policy == CachePolicy::kFull
+    observer_->OnAdmitted(ToSeconds(now - group.arrival),
+                          static_cast<uint32_t>(group.sizes.prompt_tokens),
+                          group.request.cache.policy == CachePolicy::kFull
                               ? 0
-                              : static_cast<uint32_t>(s.sizes.budget));
+                              : static_cast<uint32_t>(group.sizes.budget));
   }
 }
 
@@ -126,9 +127,11 @@ int32_t EngineCore::RunDecode(const StepPlan& plan) {
   std::vector<Sequence*> rows;
   uint32_t evicted = 0;
   for (const RequestId id : plan.decode) {
-    Sequence& s = *sequences_.at(id);
-    if (s.cache.seen() >= s.cache.budget) ++evicted;
-    rows.push_back(&s);
+    for (const auto& s : groups_.at(id)->sequences) {
+      if (s->finished) continue;
+      if (s->cache.seen() >= s->cache.budget) ++evicted;
+      rows.push_back(s.get());
+    }
   }
   const absl::Status status = runner_.Decode(
       rows,
@@ -138,7 +141,7 @@ int32_t EngineCore::RunDecode(const StepPlan& plan) {
   } else if (evicted > 0) {
     observer_->OnEvicted(evicted);
   }
-  return static_cast<int32_t>(plan.decode.size());
+  return static_cast<int32_t>(rows.size());
 }
 
 void EngineCore::RunPrefill(const StepPlan& plan) {
@@ -150,8 +153,8 @@ void EngineCore::RunPrefillCall(const PrefillCall& call) {
   std::vector<RequestId> ids;
   for (const PrefillPiece& piece : call.pieces) {
     // An earlier call of this step may have ended it.
-    const auto found = sequences_.find(piece.id);
-    if (found == sequences_.end()) continue;
+    const auto found = groups_.find(piece.id);
+    if (found == groups_.end()) continue;
     runs.push_back({found->second.get(), piece.first_row, piece.rows});
     ids.push_back(piece.id);
   }
@@ -165,60 +168,72 @@ void EngineCore::RunPrefillCall(const PrefillCall& call) {
 }
 
 // What a row comes to depends on the row and its own sequence alone, so rows
-// are read by all threads; clients hear of them in order, from this one.
+// are read by all threads; clients hear of them in order, from this one. All
+// sequences of a group read the last row of its prompt.
 void EngineCore::TakeRows(std::span<const Runner::LogitsRow> rows) {
-  choices_.resize(rows.size());
-  parts_.backend.ParallelFor(static_cast<int64_t>(rows.size()),
-                             [&](int64_t index, int worker) {
-                               const auto i = static_cast<size_t>(index);
-                               choices_[i] = ReadRow(rows[i], worker);
-                             });
+  readings_.clear();
   for (size_t i = 0; i < rows.size(); ++i) {
-    Sequence& s = *rows[i].sequence;
-    if (rows[i].row == Runner::kDecodeRow) {
-      Count(s, s.cache.seen());
-      TakeToken(s, std::move(choices_[i]));
+    if (rows[i].EndsPrompt()) {
+      for (const auto& s : rows[i].group->sequences) {
+        readings_.push_back({.row = i, .sequence = s.get()});
+      }
     } else {
-      TakePromptRow(s, rows[i].row, std::move(choices_[i]));
+      readings_.push_back({.row = i, .sequence = rows[i].sequence});
+    }
+  }
+  parts_.backend.ParallelFor(
+      static_cast<int64_t>(readings_.size()), [&](int64_t index, int worker) {
+        Reading& reading = readings_[static_cast<size_t>(index)];
+        const Runner::LogitsRow& row = rows[reading.row];
+        if (reading.sequence == nullptr) {
+          reading.choice =
+              emitter_.ReadPromptRow(*row.group, row.prompt_row, row.logits);
+        } else if (row.group->sizes.max_new_tokens > 0) {
+          reading.choice =
+              emitter_.ChooseNext(*reading.sequence, row.logits, worker);
+        }
+      });
+  for (size_t first = 0, end = 0; first < readings_.size(); first = end) {
+    while (end < readings_.size() && readings_[end].row == readings_[first].row)
+      ++end;
+    const Runner::LogitsRow& row = rows[readings_[first].row];
+    const auto readings = std::span(readings_).subspan(first, end - first);
+    if (row.sequence == nullptr) {
+      TakePromptRow(row, readings);
+    } else {
+      Count(*row.sequence, row.sequence->cache.seen());
+      TakeToken(*row.sequence, std::move(readings.front().choice));
     }
   }
 }
 
-TokenEmitter::Choice EngineCore::ReadRow(const Runner::LogitsRow& row,
-                                         int worker) {
-  const Sequence& s = *row.sequence;
-  if (row.row != Runner::kDecodeRow) {
-    if (row.row + 1 < s.sizes.prompt_tokens) {
-      return emitter_.ReadPromptRow(s, row.row, row.logits);
-    }
-    if (s.sizes.max_new_tokens == 0) return {};
-  }
-  return emitter_.ChooseNext(s, row.logits, worker);
-}
-
-void EngineCore::TakePromptRow(Sequence& s,
-                               int32_t row,
-                               TokenEmitter::Choice choice) {
-  // A bad row has ended the sequence; the rest of its rows is of no use.
-  if (!sequences_.contains(s.id)) return;
-  if (row + 1 < s.sizes.prompt_tokens) {
+void EngineCore::TakePromptRow(const Runner::LogitsRow& row,
+                               std::span<Reading> readings) {
+  SequenceGroup& group = *row.group;
+  // A bad row has ended the group; the rest of its rows is of no use.
+  if (!groups_.contains(group.id)) return;
+  const TimePoint now = parts_.clock.Now();
+  if (!row.EndsPrompt()) {
+    TokenEmitter::Choice& choice = readings.front().choice;
     if (choice.bad) {
-      Emit(s, emitter_.Finish(s, FinishReason::kError, parts_.clock.Now()));
+      FinishAll(group, FinishReason::kError, now);
     } else {
-      s.prompt_logprobs.push_back(std::move(*choice.logprob));
+      group.prompt_logprobs.push_back(std::move(*choice.logprob));
     }
     return;
   }
-  s.prompt_done = parts_.clock.Now();
-  ReleaseWorkspace(s);
-  if (s.cache.evicted() > 0) {
-    observer_->OnEvicted(static_cast<uint32_t>(s.cache.evicted()));
+  group.prompt_done = now;
+  ReleaseWorkspace(group);
+  if (const int32_t evicted = group.first().cache.evicted(); evicted > 0) {
+    observer_->OnEvicted(static_cast<uint32_t>(evicted));
   }
-  if (s.sizes.max_new_tokens == 0) {
-    Emit(s, emitter_.Finish(s, FinishReason::kLength, *s.prompt_done));
+  if (group.sizes.max_new_tokens == 0) {
+    FinishAll(group, FinishReason::kLength, now);
     return;
   }
-  TakeToken(s, std::move(choice));
+  for (Reading& reading : readings) {
+    TakeToken(*reading.sequence, std::move(reading.choice));
+  }
 }
 
 void EngineCore::TakeToken(Sequence& s, TokenEmitter::Choice choice) {
@@ -230,58 +245,78 @@ void EngineCore::TakeToken(Sequence& s, TokenEmitter::Choice choice) {
     if (previous) {
       observer_->OnToken(ToSeconds(now - *previous));
     } else {
-      observer_->OnFirstToken(ToSeconds(now - s.arrival));
+      observer_->OnFirstToken(ToSeconds(now - s.group.arrival));
     }
   }
   Emit(s, std::move(update));
 }
 
+// The group's last update waits until its room has been given back.
 void EngineCore::Emit(Sequence& s, Update update) {
+  SequenceGroup& group = s.group;
   if (update.finish_reason == FinishReason::kNotFinished) {
-    s.sink->OnUpdate(std::move(update));
+    group.sink->OnUpdate(std::move(update));
     return;
   }
   AttachReport(s, update);
-  End(s.id, std::move(update), absl::OkStatus());
+  s.finished = true;
+  if (group.live() > 0) {
+    ReleaseSequence(s);
+    group.sink->OnUpdate(std::move(update));
+    return;
+  }
+  std::vector<Update> last;
+  last.push_back(std::move(update));
+  End(group.id, std::move(last), absl::OkStatus());
+}
+
+void EngineCore::FinishAll(SequenceGroup& group,
+                           FinishReason reason,
+                           TimePoint now) {
+  for (const auto& s : group.sequences) {
+    if (!s->finished) Emit(*s, emitter_.Finish(*s, reason, now));
+  }
 }
 
 void EngineCore::Fail(RequestId id, const absl::Status& status) {
-  if (!sequences_.contains(id)) return;
-  End(id, std::nullopt,
+  if (!groups_.contains(id)) return;
+  End(id, {},
       absl::InternalError(
           absl::StrCat("a step of the engine failed: ", status.message())));
 }
 
 void EngineCore::End(RequestId id,
-                     std::optional<Update> update,
+                     std::vector<Update> updates,
                      absl::Status status) {
   scheduler_.Finish(id);
-  const auto found = sequences_.find(id);
-  Ending ending{.sequence = std::move(found->second),
-                .update = std::move(update),
+  const auto found = groups_.find(id);
+  Ending ending{.group = std::move(found->second),
+                .updates = std::move(updates),
                 .status = std::move(status)};
-  sequences_.erase(found);
-  Release(*ending.sequence);
+  groups_.erase(found);
+  Release(*ending.group);
   endings_.push_back(std::move(ending));
 }
 
 void EngineCore::AttachReport(const Sequence& s, Update& update) const {
-  if (s.request.cache_report == CacheReportDetail::kNone || !s.prompt_done)
+  const SequenceGroup& group = s.group;
+  if (group.request.cache_report == CacheReportDetail::kNone ||
+      !group.prompt_done) {
     return;
-  CacheReport report = s.cache_report;
+  }
+  CacheReport& report = update.cache_report.emplace();
+  report.after_prompt = group.cache_after_prompt;
   if (auto state = runner_.ReadCache(s); state.ok()) {
     report.at_end = std::move(*state);
   }
-  update.cache_report = std::move(report);
 }
 
-void EngineCore::ReleaseWorkspace(Sequence& s) {
-  parts_.decoder.workspace_pool().Give(s.workspace);
-  s.workspace.clear();
+void EngineCore::ReleaseWorkspace(SequenceGroup& group) {
+  parts_.decoder.workspace_pool().Give(group.workspace);
+  group.workspace.clear();
 }
 
-void EngineCore::Release(Sequence& s) {
-  ReleaseWorkspace(s);
+void EngineCore::ReleaseSequence(Sequence& s) {
   for (const auto& pages : s.cache.pages) parts_.pool.Give(pages);
   s.cache.pages.clear();
   Count(s, 0);
@@ -289,25 +324,31 @@ void EngineCore::Release(Sequence& s) {
   s.slot = -1;
 }
 
+void EngineCore::Release(SequenceGroup& group) {
+  ReleaseWorkspace(group);
+  for (const auto& s : group.sequences) ReleaseSequence(*s);
+}
+
 void EngineCore::EndAll(const absl::Status& status) {
-  std::vector<std::unique_ptr<Sequence>> all;
-  for (auto& [id, sequence] : sequences_) all.push_back(std::move(sequence));
-  sequences_.clear();
+  std::vector<std::unique_ptr<SequenceGroup>> all;
+  for (auto& [id, group] : groups_) all.push_back(std::move(group));
+  groups_.clear();
   std::sort(all.begin(), all.end(),
             [](const auto& a, const auto& b) { return a->id < b->id; });
-  for (auto& sequence : all) {
-    if (!sequence->admitted) {
-      ++report_.left_queue;
-      report_.left_queue_tokens += sequence->sizes.prompt_tokens;
-    }
-    scheduler_.Cancel(sequence->id);
-    Release(*sequence);
-    endings_.push_back({.sequence = std::move(sequence),
-                        .update = std::nullopt,
-                        .status = status});
+  for (auto& group : all) {
+    if (!group->admitted) CountUnqueued(*group);
+    scheduler_.Cancel(group->id);
+    Release(*group);
+    endings_.push_back(
+        {.group = std::move(group), .updates = {}, .status = status});
   }
   scheduler_.Plan(parts_.clock.Now());  // takes the cancelled ones out
   Deliver();
+}
+
+void EngineCore::CountUnqueued(const SequenceGroup& group) {
+  ++report_.left_queue;
+  report_.left_queue_tokens += group.sizes.prompt_tokens;
 }
 
 // Keeps the sum over running sequences, however many there are.
@@ -335,8 +376,8 @@ void EngineCore::Deliver() {
   const TimePoint now = parts_.clock.Now();
   for (Ending& ending : endings_) {
     Observe(ending, now);
-    const std::shared_ptr<TokenSink> sink = std::move(ending.sequence->sink);
-    if (ending.update) sink->OnUpdate(std::move(*ending.update));
+    const std::shared_ptr<TokenSink> sink = std::move(ending.group->sink);
+    for (Update& update : ending.updates) sink->OnUpdate(std::move(update));
     sink->OnEnd(ending.status);
   }
   endings_.clear();
@@ -347,11 +388,12 @@ void EngineCore::Observe(const Ending& ending, TimePoint now) {
     observer_->OnCancelled();
   } else if (!ending.status.ok()) {
     observer_->OnFailed(ending.status.code());
-  } else if (ending.update->finish_reason == FinishReason::kError) {
+  } else if (ending.updates.back().finish_reason == FinishReason::kError) {
     observer_->OnFailed(absl::StatusCode::kInternal);
   } else {
-    observer_->OnSucceeded(ending.update->finish_reason, ending.update->usage,
-                           ToSeconds(now - ending.sequence->arrival));
+    observer_->OnSucceeded(ending.updates.back().finish_reason,
+                           ending.updates.back().usage,
+                           ToSeconds(now - ending.group->arrival));
   }
 }
 

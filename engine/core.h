@@ -22,6 +22,7 @@
 #include "engine/runner.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
+#include "engine/sequence_group.h"
 #include "engine/token_emitter.h"
 
 namespace kf::engine {
@@ -57,18 +58,26 @@ class EngineCore {
   // May be null; set while idle.
   void SetObserver(EngineObserver* observer);
 
-  void Add(std::unique_ptr<Sequence> sequence);
+  void Add(std::unique_ptr<SequenceGroup> group);
   void Cancel(RequestId id) { scheduler_.Cancel(id); }
   void Step();
   // Ends whatever there is, without a last update.
   void EndAll(const absl::Status& status);
-  bool idle() const { return sequences_.empty(); }
+  bool idle() const { return groups_.empty(); }
 
  private:
+  // A request that has ended, with the updates that end its sequences.
   struct Ending {
-    std::unique_ptr<Sequence> sequence;
-    std::optional<Update> update;  // the last one
+    std::unique_ptr<SequenceGroup> group;
+    std::vector<Update> updates;
     absl::Status status;
+  };
+  // What a row of logits is read for: the next token of a sequence, or the
+  // logprob of a prompt token (then sequence is null).
+  struct Reading {
+    size_t row = 0;  // of the call
+    Sequence* sequence = nullptr;
+    TokenEmitter::Choice choice = {};
   };
 
   EngineCore(Parts parts, std::unique_ptr<Buffer> free_slots);
@@ -78,16 +87,18 @@ class EngineCore {
   void RunPrefill(const StepPlan& plan);
   void RunPrefillCall(const PrefillCall& call);
   void TakeRows(std::span<const Runner::LogitsRow> rows);
-  TokenEmitter::Choice ReadRow(const Runner::LogitsRow& row, int worker);
-  void TakePromptRow(Sequence& s, int32_t row, TokenEmitter::Choice choice);
+  void TakePromptRow(const Runner::LogitsRow& row, std::span<Reading> readings);
   void TakeToken(Sequence& s, TokenEmitter::Choice choice);
   void Emit(Sequence& s, Update update);
+  void FinishAll(SequenceGroup& group, FinishReason reason, TimePoint now);
   void Fail(RequestId id, const absl::Status& status);
-  void End(RequestId id, std::optional<Update> update, absl::Status status);
+  void End(RequestId id, std::vector<Update> updates, absl::Status status);
   void AttachReport(const Sequence& s, Update& update) const;
   void Count(Sequence& s, int32_t tokens);
-  void ReleaseWorkspace(Sequence& s);
-  void Release(Sequence& s);
+  void ReleaseWorkspace(SequenceGroup& group);
+  void ReleaseSequence(Sequence& s);
+  void Release(SequenceGroup& group);
+  void CountUnqueued(const SequenceGroup& group);
   void Report();
   void Deliver();
   void Observe(const Ending& ending, TimePoint now);
@@ -98,8 +109,8 @@ class EngineCore {
   Scheduler scheduler_;
   Runner runner_;
   TokenEmitter emitter_;
-  std::vector<TokenEmitter::Choice> choices_;  // scratch of TakeRows
-  std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
+  std::vector<Reading> readings_;  // scratch of TakeRows
+  std::unordered_map<RequestId, std::unique_ptr<SequenceGroup>> groups_;
   std::unique_ptr<Buffer> free_slots_;  // int32 [max_batch, layers, G]
   std::vector<int32_t> unused_slots_;   // rows of free_slots_
   std::vector<Ending> endings_;         // not told yet

@@ -12,7 +12,7 @@
 #include "engine/rate_meter.h"
 #include "engine/request_validation.h"
 #include "engine/scheduler.h"
-#include "engine/sequence.h"
+#include "engine/sequence_group.h"
 #include "kernels/core/mutex.h"
 #include "kernels/core/status.h"
 
@@ -29,7 +29,7 @@ struct Engine::Impl {
   absl::Status LoadMemory();
   absl::Status WarmUp();
   void Run();
-  absl::Status Enqueue(std::unique_ptr<Sequence> sequence);
+  absl::Status Enqueue(std::unique_ptr<SequenceGroup> group);
   void TakeReport(const CoreReport& report);
 
   EngineOptions options;
@@ -50,13 +50,13 @@ struct Engine::Impl {
   mutable Mutex mu;
   CondVar wake;  // for the engine thread
   CondVar idle;  // for WaitIdle
-  std::vector<std::unique_ptr<Sequence>> incoming KF_GUARDED_BY(mu);
+  std::vector<std::unique_ptr<SequenceGroup>> incoming KF_GUARDED_BY(mu);
   std::vector<RequestId> cancels KF_GUARDED_BY(mu);
   RequestId last_id KF_GUARDED_BY(mu) = 0;
   QueueBound bound KF_GUARDED_BY(mu);
   CoreReport report KF_GUARDED_BY(mu);
   RateMeter rate KF_GUARDED_BY(mu);
-  bool busy KF_GUARDED_BY(mu) = false;  // the core has sequences
+  bool busy KF_GUARDED_BY(mu) = false;  // the core has requests
   bool draining KF_GUARDED_BY(mu) = false;
   bool stopping KF_GUARDED_BY(mu) = false;
   absl::Status stop_status KF_GUARDED_BY(mu);
@@ -166,7 +166,7 @@ absl::Status Engine::Impl::WarmUp() {
   if (!sizes.ok()) return absl::OkStatus();
   const auto sink = std::make_shared<WarmUpSink>();
   KF_RETURN_IF_ERROR(CheckFitsPool(*sizes, config.layers, pool->total()));
-  KF_RETURN_IF_ERROR(Enqueue(std::make_unique<Sequence>(
+  KF_RETURN_IF_ERROR(Enqueue(std::make_unique<SequenceGroup>(
       0, std::move(request), *sizes, sink, *tokenizer, clock.Now())));
   {
     const MutexLock lock(mu);
@@ -186,13 +186,13 @@ absl::Status Engine::Impl::WarmUp() {
   return absl::OkStatus();
 }
 
-absl::Status Engine::Impl::Enqueue(std::unique_ptr<Sequence> sequence) {
+absl::Status Engine::Impl::Enqueue(std::unique_ptr<SequenceGroup> group) {
   const MutexLock lock(mu);
   if (draining || stopping) {
     return absl::UnavailableError("the server is draining");
   }
-  KF_RETURN_IF_ERROR(bound.Add(sequence->sizes.prompt_tokens));
-  incoming.push_back(std::move(sequence));
+  KF_RETURN_IF_ERROR(bound.Add(group->sizes.prompt_tokens));
+  incoming.push_back(std::move(group));
   wake.NotifyOne();
   return absl::OkStatus();
 }
@@ -206,7 +206,7 @@ void Engine::Impl::TakeReport(const CoreReport& news) {
 }
 
 void Engine::Impl::Run() {
-  std::vector<std::unique_ptr<Sequence>> arrived;
+  std::vector<std::unique_ptr<SequenceGroup>> arrived;
   std::vector<RequestId> cancelled;
   for (;;) {
     bool stop = false;
@@ -225,7 +225,7 @@ void Engine::Impl::Run() {
       stop = stopping;
       status = stop_status;
     }
-    for (auto& sequence : arrived) core->Add(std::move(sequence));
+    for (auto& group : arrived) core->Add(std::move(group));
     arrived.clear();
     for (const RequestId id : cancelled) core->Cancel(id);
     cancelled.clear();
@@ -287,7 +287,7 @@ absl::StatusOr<RequestId> Engine::Submit(Request request,
     const MutexLock lock(impl.mu);
     id = ++impl.last_id;
   }
-  auto status = impl.Enqueue(std::make_unique<Sequence>(
+  auto status = impl.Enqueue(std::make_unique<SequenceGroup>(
       id, std::move(request), *sizes, std::move(sink), *impl.tokenizer,
       impl.clock.Now()));
   if (absl::IsUnavailable(status)) {

@@ -9,7 +9,7 @@ namespace kf::engine {
 namespace {
 
 bool EndsPrompt(const Runner::PromptRun& run) {
-  return run.first_row + run.rows == run.sequence->sizes.prompt_tokens;
+  return run.first_row + run.rows == run.group->sizes.prompt_tokens;
 }
 
 }  // namespace
@@ -28,9 +28,9 @@ absl::Status Runner::Decode(std::span<Sequence* const> sequences,
     // Decode step t = 1 feeds the first generated token.
     rows_.push_back({.token = s->next_input,
                      .cache = &s->cache,
-                     .score = s->score(s->generated),
-                     .add_scores = s->request.cache.decode_scores});
-    wanted_.push_back({s, kDecodeRow, {}});
+                     .score = s->group.score(s->generated, s->stream),
+                     .add_scores = s->group.request.cache.decode_scores});
+    wanted_.push_back({&s->group, s, 0, {}});
   }
   KF_RETURN_IF_ERROR(decoder_.DecodeStep(rows_));
   for (Sequence* s : sequences) ++s->cache.fed;
@@ -43,21 +43,21 @@ absl::Status Runner::Prefill(int32_t layer,
   pieces_.clear();
   wanted_.clear();
   for (const PromptRun& run : runs) {
-    Sequence& s = *run.sequence;
-    const bool all = s.request.output.prompt_logprobs;
-    pieces_.push_back({.prompt = s.request.prompt,
+    SequenceGroup& group = *run.group;
+    const bool all = group.request.output.prompt_logprobs;
+    pieces_.push_back({.prompt = group.request.prompt,
                        .first_row = run.first_row,
                        .rows = run.rows,
-                       .workspace = s.workspace,
-                       .cache = &s.cache,
-                       .score = s.score(0),
-                       .score_first_row = s.score_first_row(),
+                       .workspace = group.workspace,
+                       .cache = &group.first().cache,
+                       .score = group.score(0, 0),
+                       .score_first_row = group.score_first_row(),
                        .want_all_rows = all});
     if (layer + 1 < layers_) continue;
     const int32_t end = run.first_row + run.rows;
     const int32_t first = all ? run.first_row : EndsPrompt(run) ? end - 1 : end;
     for (int32_t row = first; row < end; ++row)
-      wanted_.push_back({&s, row, {}});
+      wanted_.push_back({&group, nullptr, row, {}});
   }
   KF_RETURN_IF_ERROR(decoder_.PromptSlice(layer, pieces_));
   KF_RETURN_IF_ERROR(ReadCutLayer(layer, runs));
@@ -83,11 +83,11 @@ absl::Status Runner::HandleLogits(const LogitsHandler& on_logits) {
 absl::Status Runner::ReadCutLayer(int32_t layer,
                                   std::span<const PromptRun> runs) {
   for (const PromptRun& run : runs) {
-    if (run.sequence->request.cache_report == CacheReportDetail::kNone ||
+    if (run.group->request.cache_report == CacheReportDetail::kNone ||
         !EndsPrompt(run))
       continue;
-    KF_ASSIGN_OR_RETURN(auto held, ReadLayer(*run.sequence, layer));
-    run.sequence->cache_report.after_prompt.push_back(std::move(held));
+    KF_ASSIGN_OR_RETURN(auto held, ReadLayer(run.group->first(), layer));
+    run.group->cache_after_prompt.push_back(std::move(held));
   }
   return absl::OkStatus();
 }

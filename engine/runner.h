@@ -12,25 +12,31 @@
 #include "absl/status/status.h"
 #include "engine/model/decoder.h"
 #include "engine/sequence.h"
+#include "engine/sequence_group.h"
 #include "kernels/backend.h"
 
 namespace kf::engine {
 
 class Runner {
  public:
-  static constexpr int32_t kDecodeRow = -1;
-  // The logits, [vocabulary], that follow prompt row `row`, or a generated
-  // token (kDecodeRow).
+  // The logits, [vocabulary], that follow the token which `sequence` has fed,
+  // or row `prompt_row` of the group's prompt (then sequence is null).
   struct LogitsRow {
+    SequenceGroup* group = nullptr;
     Sequence* sequence = nullptr;
-    int32_t row = 0;
+    int32_t prompt_row = 0;
     std::span<const float> logits;
+
+    bool EndsPrompt() const {
+      return sequence == nullptr &&
+             prompt_row + 1 == group->sizes.prompt_tokens;
+    }
   };
   // Takes some of a call's rows, in order. They are valid during the call only.
   using LogitsHandler = std::function<void(std::span<const LogitsRow>)>;
 
   struct PromptRun {
-    Sequence* sequence = nullptr;
+    SequenceGroup* group = nullptr;
     int32_t first_row = 0;
     int32_t rows = 0;
   };

@@ -7,7 +7,9 @@
 namespace kf::engine {
 namespace {
 
-bool IsForced(const Sequence& s) { return !s.request.forced_tokens.empty(); }
+bool IsForced(const Sequence& s) {
+  return !s.group.request.forced_tokens.empty();
+}
 
 bool Contains(const std::vector<TokenId>& ids, TokenId id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
@@ -25,22 +27,27 @@ TokenEmitter::TokenEmitter(const Tokenizer& tokenizer,
   }
 }
 
-void TokenEmitter::Begin(Sequence& s) const {
-  if (s.request.stopping.min_new_tokens == 0) return;
-  // With ignore_eos the end-of-generation ids are tokens like any other.
-  if (!s.request.stopping.ignore_eos) s.forbidden = end_ids_;
-  const auto& stops = s.request.stopping.stop_token_ids;
-  s.forbidden.insert(s.forbidden.end(), stops.begin(), stops.end());
+void TokenEmitter::Begin(SequenceGroup& group) const {
+  const StoppingParams& stopping = group.request.stopping;
+  if (stopping.min_new_tokens == 0) return;
+  for (const auto& s : group.sequences) {
+    // With ignore_eos the end-of-generation ids are tokens like any other.
+    if (!stopping.ignore_eos) s->forbidden = end_ids_;
+    s->forbidden.insert(s->forbidden.end(), stopping.stop_token_ids.begin(),
+                        stopping.stop_token_ids.end());
+  }
 }
 
 TokenEmitter::Choice TokenEmitter::ReadPromptRow(
-    const Sequence& s, int32_t row, std::span<const float> logits) const {
+    const SequenceGroup& group,
+    int32_t row,
+    std::span<const float> logits) const {
   const LogitsScan scan = ScanLogits(logits);
   if (scan.bad) return {.bad = true};
-  const TokenId id = s.request.prompt[static_cast<size_t>(row) + 1];
-  return {
-      .id = id,
-      .logprob = LogprobOf(logits, scan, id, s.request.output.top_logprobs)};
+  const Request& request = group.request;
+  const TokenId id = request.prompt[static_cast<size_t>(row) + 1];
+  return {.id = id,
+          .logprob = LogprobOf(logits, scan, id, request.output.top_logprobs)};
 }
 
 TokenEmitter::Choice TokenEmitter::ChooseNext(const Sequence& s,
@@ -48,11 +55,11 @@ TokenEmitter::Choice TokenEmitter::ChooseNext(const Sequence& s,
                                               int worker) {
   const LogitsScan scan = ScanLogits(logits);
   if (scan.bad) return {.bad = true};
-  Choice choice{.id = IsForced(s) ? s.request.forced_tokens[s.generated]
+  Choice choice{.id = IsForced(s) ? s.group.request.forced_tokens[s.generated]
                                   : Sample(s, logits, scan, worker)};
-  if (s.request.output.logprobs || IsForced(s)) {
+  if (s.group.request.output.logprobs || IsForced(s)) {
     choice.logprob =
-        LogprobOf(logits, scan, choice.id, s.request.output.top_logprobs);
+        LogprobOf(logits, scan, choice.id, s.group.request.output.top_logprobs);
   }
   return choice;
 }
@@ -62,13 +69,13 @@ TokenId TokenEmitter::Sample(const Sequence& s,
                              const LogitsScan& scan,
                              int worker) {
   Sampler::Input input{.logits = logits,
-                       .params = &s.request.sampling,
+                       .params = &s.group.request.sampling,
                        .history = s.history ? &*s.history : nullptr,
-                       .seed = s.seed,
+                       .seed = s.group.seed,
                        .step = s.generated,
-                       .stream = 0,
+                       .stream = s.stream,
                        .forbidden = {}};
-  if (s.generated < s.request.stopping.min_new_tokens) {
+  if (s.generated < s.group.request.stopping.min_new_tokens) {
     input.forbidden = s.forbidden;
   }
   return samplers_[static_cast<size_t>(worker)].Sample(input, scan);
@@ -77,6 +84,7 @@ TokenId TokenEmitter::Sample(const Sequence& s,
 Update TokenEmitter::Next(Sequence& s, Choice choice, TimePoint now) {
   if (choice.bad) return Finish(s, FinishReason::kError, now);
   Update update;
+  update.index = s.index;
   const TokenId id = choice.id;
   if (choice.logprob) update.logprobs.push_back(std::move(*choice.logprob));
   update.token_ids.push_back(id);
@@ -88,11 +96,12 @@ Update TokenEmitter::Next(Sequence& s, Choice choice, TimePoint now) {
   AddFirst(s, now, update);
   if (ended) {
     Complete(s, update.finish_reason, now, update);
-  } else if (s.generated >= static_cast<uint32_t>(s.sizes.max_new_tokens)) {
-    Complete(
-        s,
-        s.sizes.cut_by_context ? FinishReason::kContext : FinishReason::kLength,
-        now, update);
+  } else if (s.generated >=
+             static_cast<uint32_t>(s.group.sizes.max_new_tokens)) {
+    Complete(s,
+             s.group.sizes.cut_by_context ? FinishReason::kContext
+                                          : FinishReason::kLength,
+             now, update);
   }
   return update;
 }
@@ -100,11 +109,11 @@ Update TokenEmitter::Next(Sequence& s, Choice choice, TimePoint now) {
 // Adds the token's text, and sets the finish reason if the token, or a stop
 // string that its text completes, ends the sequence.
 bool TokenEmitter::EndsHere(Sequence& s, TokenId id, Update& update) const {
-  const StoppingParams& stopping = s.request.stopping;
+  const StoppingParams& stopping = s.group.request.stopping;
   if (!IsForced(s)) {
     if (!stopping.ignore_eos && tokenizer_.IsEndOfGeneration(id)) {
       update.finish_reason = FinishReason::kEos;
-      if (s.request.output.keep_special_tokens &&
+      if (s.group.request.output.keep_special_tokens &&
           tokenizer_.type(id) == TokenType::kControl) {
         AddText(s, id, update);
       }
@@ -122,7 +131,7 @@ bool TokenEmitter::EndsHere(Sequence& s, TokenId id, Update& update) const {
 
 void TokenEmitter::AddText(Sequence& s, TokenId id, Update& update) const {
   std::string text = s.decoder.Push(id);
-  if (IsForced(s) || s.generated < s.request.stopping.min_new_tokens) {
+  if (IsForced(s) || s.generated < s.group.request.stopping.min_new_tokens) {
     update.text += text;
     return;
   }
@@ -140,26 +149,33 @@ Update TokenEmitter::Finish(Sequence& s,
                             FinishReason reason,
                             TimePoint now) const {
   Update update;
+  update.index = s.index;
   AddFirst(s, now, update);
   Complete(s, reason, now, update);
   return update;
 }
 
-// The first update carries the prompt's part.
+// A group's first update carries the prompt's part, and that of each sequence
+// the prompt's text where it is wanted.
 void TokenEmitter::AddFirst(Sequence& s, TimePoint now, Update& update) const {
+  SequenceGroup& group = s.group;
+  if (!group.first_sent) {
+    group.first_sent = true;
+    update.first = true;
+    update.usage = group.usage(now);
+    update.seed = group.seed;
+    update.noise_seed = group.noise_seed;
+    update.prompt_logprobs = std::move(group.prompt_logprobs);
+  }
   if (s.first_sent) return;
   s.first_sent = true;
-  update.first = true;
-  update.usage = s.usage(now);
-  update.seed = s.seed;
-  update.noise_seed = s.noise_seed;
-  update.prompt_logprobs = std::move(s.prompt_logprobs);
-  if (!s.request.output.echo_prompt) return;
+  const Request& request = group.request;
+  if (!request.output.echo_prompt) return;
   const std::string prompt =
-      s.request.prompt_text.empty()
-          ? tokenizer_.Decode(s.request.prompt,
-                              s.request.output.keep_special_tokens)
-          : s.request.prompt_text;
+      request.prompt_text.empty()
+          ? tokenizer_.Decode(request.prompt,
+                              request.output.keep_special_tokens)
+          : request.prompt_text;
   update.text.insert(0, prompt);
 }
 
@@ -168,7 +184,7 @@ void TokenEmitter::Complete(Sequence& s,
                             TimePoint now,
                             Update& update) const {
   update.finish_reason = reason;
-  update.usage = s.usage(now);
+  update.usage = s.group.usage(now);
   // After a stop string the rest of the text is cut away.
   if (s.text_ended) return;
   const std::string tail = s.decoder.Finish();

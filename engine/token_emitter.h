@@ -16,6 +16,7 @@
 #include "engine/request.h"
 #include "engine/sampling/sampler.h"
 #include "engine/sequence.h"
+#include "engine/sequence_group.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace kf::engine {
@@ -33,11 +34,11 @@ class TokenEmitter {
   TokenEmitter(const Tokenizer& tokenizer, int32_t vocabulary, int workers);
 
   // Called once, before the first row.
-  void Begin(Sequence& sequence) const;
+  void Begin(SequenceGroup& group) const;
   // The logprob of prompt token `row` + 1 under the logits of row `row`, and
   // the next token. All that costs time in a row: reads the sequence, changes
   // nothing, and runs at once for many rows, each `worker` once.
-  Choice ReadPromptRow(const Sequence& sequence,
+  Choice ReadPromptRow(const SequenceGroup& group,
                        int32_t row,
                        std::span<const float> logits) const;
   Choice ChooseNext(const Sequence& sequence,

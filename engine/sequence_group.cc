@@ -1,4 +1,4 @@
-#include "engine/sequence.h"
+#include "engine/sequence_group.h"
 
 #include <algorithm>
 #include <random>
@@ -32,12 +32,12 @@ uint64_t DrawSeed() {
 
 }  // namespace
 
-Sequence::Sequence(RequestId request_id,
-                   Request submitted,
-                   const RequestSizes& request_sizes,
-                   std::shared_ptr<TokenSink> results,
-                   const Tokenizer& tokenizer,
-                   TimePoint arrived)
+SequenceGroup::SequenceGroup(RequestId request_id,
+                             Request submitted,
+                             const RequestSizes& request_sizes,
+                             std::shared_ptr<TokenSink> results,
+                             const Tokenizer& tokenizer,
+                             TimePoint arrived)
     : id(request_id),
       request(std::move(submitted)),
       sizes(request_sizes),
@@ -45,17 +45,18 @@ Sequence::Sequence(RequestId request_id,
       seed(request.sampling.seed ? *request.sampling.seed : DrawSeed()),
       noise_seed(
           request.cache.noise_seed.value_or(request.sampling.seed.value_or(0))),
-      arrival(arrived),
-      decoder(tokenizer,
-              request.output.keep_special_tokens,
-              /*at_text_start=*/false),
-      matcher(request.stopping.stop, request.stopping.include_stop) {
-  if (HasPenalties(request.sampling)) {
-    history.emplace().AddPrompt(request.prompt);
-  }
+      arrival(arrived) {
+  sequences.push_back(
+      std::make_unique<Sequence>(*this, request, tokenizer, /*place=*/0));
 }
 
-SchedulerEntry Sequence::scheduler_entry(const ModelConfig& config) const {
+size_t SequenceGroup::live() const {
+  return static_cast<size_t>(
+      std::count_if(sequences.begin(), sequences.end(),
+                    [](const auto& s) { return !s->finished; }));
+}
+
+SchedulerEntry SequenceGroup::scheduler_entry(const ModelConfig& config) const {
   SchedulerEntry entry{
       .id = id,
       .priority = request.priority,
@@ -74,7 +75,7 @@ SchedulerEntry Sequence::scheduler_entry(const ModelConfig& config) const {
   return entry;
 }
 
-bool Sequence::scored() const {
+bool SequenceGroup::scored() const {
   if (request.cache.policy == CachePolicy::kFull) return false;
   if (request.cache_report == CacheReportDetail::kFull) return true;
   // n + T - 1 tokens are fed in all: with room for them nothing is evicted. T =
@@ -83,7 +84,7 @@ bool Sequence::scored() const {
   return sizes.max_new_tokens > 1 && sizes.budget < fed;
 }
 
-ScoreOptions Sequence::score(uint32_t step) const {
+ScoreOptions SequenceGroup::score(uint32_t step, uint32_t stream) const {
   const CacheOptions& c = request.cache;
   ScoreOptions score;
   score.enabled = scored();
@@ -97,6 +98,7 @@ ScoreOptions Sequence::score(uint32_t step) const {
   score.seed = noise_seed;
   double tau = std::clamp(c.tau_init, kLeastTau, kLargestTau);
   if (step > 0) {
+    score.stream = stream;
     const double end = std::clamp(c.tau_end, kLeastTau, kLargestTau);
     const double init = tau;
     tau += step * (end - init) / sizes.max_new_tokens;
@@ -106,16 +108,15 @@ ScoreOptions Sequence::score(uint32_t step) const {
   return score;
 }
 
-int32_t Sequence::score_first_row() const {
+int32_t SequenceGroup::score_first_row() const {
   const uint32_t rows = request.cache.score_queries;
   const auto n = static_cast<uint32_t>(sizes.prompt_tokens);
   return rows == 0 || rows >= n ? 0 : static_cast<int32_t>(n - rows);
 }
 
-Usage Sequence::usage(TimePoint now) const {
+Usage SequenceGroup::usage(TimePoint now) const {
   Usage usage;
   usage.prompt_tokens = static_cast<uint32_t>(sizes.prompt_tokens);
-  usage.generated_tokens = generated;
   usage.max_new_tokens = static_cast<uint32_t>(sizes.max_new_tokens);
   if (request.cache.policy != CachePolicy::kFull) {
     usage.cache_budget_tokens = static_cast<uint32_t>(sizes.budget);
@@ -124,8 +125,12 @@ Usage Sequence::usage(TimePoint now) const {
   if (admitted) {
     usage.prefill_ms = ToMilliseconds(prompt_done.value_or(now) - *admitted);
   }
+  for (const auto& sequence : sequences) {
+    usage.generated_tokens += sequence->generated;
+    if (!prompt_done) continue;
+    usage.evicted_tokens += static_cast<uint32_t>(sequence->cache.evicted());
+  }
   if (prompt_done) {
-    usage.evicted_tokens = static_cast<uint32_t>(cache.evicted());
     usage.decode_ms = ToMilliseconds(now - *prompt_done);
   }
   return usage;
