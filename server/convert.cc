@@ -1,9 +1,11 @@
 #include "server/convert.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "kernels/core/status.h"
 #include "server/convert_cache.h"
+#include "server/not_built.h"
 
 namespace kf::server {
 namespace {
@@ -20,18 +22,76 @@ absl::Status IdOutOfRange(const std::string& field,
       absl::StrCat(field, ": ", id, ", want a token id below ", vocabulary));
 }
 
+struct Field {
+  const char* name;
+  bool is_set;
+};
+
+// Beams are ranked by probability alone: they take max_new_tokens, ignore_eos
+// and cache options.
+absl::Status CheckBesideBeam(const v1::GenerateRequest& proto) {
+  const v1::SamplingOptions& s = proto.sampling();
+  const v1::StoppingOptions& stopping = proto.stopping();
+  const Field fields[] = {
+      {"sampling.temperature", s.temperature() != 0.0},
+      {"sampling.top_k", s.top_k() != 0},
+      {"sampling.top_p", s.top_p() != 0.0},
+      {"sampling.min_p", s.min_p() != 0.0},
+      {"sampling.typical_p", s.typical_p() != 0.0},
+      {"sampling.repetition_penalty", s.repetition_penalty() != 0.0},
+      {"sampling.presence_penalty", s.presence_penalty() != 0.0},
+      {"sampling.frequency_penalty", s.frequency_penalty() != 0.0},
+      {"sampling.seed", s.has_seed()},
+      {"sampling.logit_bias", !s.logit_bias().empty()},
+      {"sampling.n", s.n() > 1},
+      {"stopping.min_new_tokens", stopping.min_new_tokens() != 0},
+      {"stopping.stop", stopping.stop_size() > 0},
+      {"stopping.stop_token_ids", stopping.stop_token_ids_size() > 0},
+      {"stopping.include_stop", stopping.include_stop()},
+      {"stopping.time_limit_ms", stopping.time_limit_ms() != 0.0},
+      {"forced_tokens", proto.has_forced_tokens()},
+  };
+  for (const Field& field : fields) {
+    if (!field.is_set) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        field.name,
+        ": set, but sampling.beam is too, which goes with max_new_tokens, "
+        "ignore_eos and cache options only"));
+  }
+  return absl::OkStatus();
+}
+
+// Absent: no beams.
+absl::StatusOr<std::optional<engine::BeamParams>> ToBeam(
+    const v1::GenerateRequest& proto, const ConvertContext& context) {
+  if (!proto.sampling().has_beam()) return std::nullopt;
+  const v1::BeamOptions& p = proto.sampling().beam();
+  KF_RETURN_IF_ERROR(CheckBesideBeam(proto));
+  // Each beam must find a token of its own to go on with, though every other
+  // candidate ended.
+  const uint32_t limit =
+      std::min(context.rules.max_beam_width,
+               std::max(1U, static_cast<uint32_t>(context.vocabulary) / 2));
+  if (p.width() == 0 || p.width() > limit) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "sampling.beam.width: ", p.width(), ", want 1 to ", limit));
+  }
+  engine::BeamParams beam;
+  beam.width = p.width();
+  if (p.has_length_penalty()) beam.length_penalty = p.length_penalty();
+  beam.early_stopping = p.early_stopping();
+  return beam;
+}
+
+absl::StatusOr<uint32_t> ToSamples(const v1::SamplingOptions& p,
+                                   const ConvertContext& context) {
+  if (p.n() <= context.rules.max_samples) return std::max(p.n(), 1U);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "sampling.n: ", p.n(), ", want at most ", context.rules.max_samples));
+}
+
 absl::StatusOr<engine::SamplingParams> ToSampling(
     const v1::SamplingOptions& p, const ConvertContext& context) {
-  if (p.n() > 1) {
-    return absl::UnimplementedError(
-        absl::StrCat("sampling.n: ", p.n(), ", more than 1 is not built yet"));
-  }
-  if (p.has_beam()) {
-    if (p.beam().width() == 0) {
-      return absl::InvalidArgumentError("sampling.beam.width: 0, want >= 1");
-    }
-    return absl::UnimplementedError("sampling.beam: not built yet");
-  }
   engine::SamplingParams sampling;
   sampling.temperature = p.temperature();
   sampling.top_k = p.top_k();
@@ -66,17 +126,25 @@ absl::StatusOr<engine::StoppingParams> ToStopping(
   return stopping;
 }
 
+absl::StatusOr<engine::CacheReportDetail> ToReportDetail(
+    const v1::OutputOptions& p) {
+  switch (p.cache_report()) {
+    case v1::CACHE_REPORT_DETAIL_UNSPECIFIED:
+      return engine::CacheReportDetail::kNone;
+    case v1::CACHE_REPORT_DETAIL_SUMMARY:
+      return engine::CacheReportDetail::kSummary;
+    case v1::CACHE_REPORT_DETAIL_FULL:
+      return engine::CacheReportDetail::kFull;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("output.cache_report: ", int{p.cache_report()},
+                       ", want a value that the proto lists"));
+  }
+}
+
 absl::StatusOr<engine::OutputParams> ToOutput(
     const v1::GenerateRequest& proto) {
   const v1::OutputOptions& p = proto.output();
-  if (!v1::CacheReportDetail_IsValid(p.cache_report())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("output.cache_report: ", int{p.cache_report()},
-                     ", want a value that the proto lists"));
-  }
-  if (p.cache_report() != v1::CACHE_REPORT_DETAIL_UNSPECIFIED) {
-    return absl::UnimplementedError("output.cache_report: not built yet");
-  }
   if (p.top_logprobs() > 0 && !p.logprobs() && !p.prompt_logprobs() &&
       !proto.has_forced_tokens()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -162,13 +230,15 @@ absl::Status SetPrompt(const v1::GenerateRequest& proto,
 ConvertContext MakeConvertContext(const engine::Tokenizer& tokenizer,
                                   std::string model_name,
                                   int32_t context_tokens,
-                                  const engine::CacheOptions& default_cache) {
+                                  CacheOffer cache,
+                                  const RequestRules& rules) {
   ConvertContext context;
   context.tokenizer = &tokenizer;
   context.model_name = std::move(model_name);
   context.vocabulary = tokenizer.size();
   context.context_tokens = context_tokens;
-  context.default_cache = default_cache;
+  context.cache = std::move(cache);
+  context.rules = rules;
   // An unknown-character token stands for one character of up to 4 bytes.
   context.max_token_bytes = 4;
   for (engine::TokenId id = 0; id < tokenizer.size(); ++id) {
@@ -263,16 +333,25 @@ absl::StatusOr<engine::Request> ToEngineRequest(
   }
   engine::Request request;
   KF_RETURN_IF_ERROR(CheckForced(proto));
+  KF_ASSIGN_OR_RETURN(request.beam, ToBeam(proto, context));
+  KF_ASSIGN_OR_RETURN(request.samples, ToSamples(proto.sampling(), context));
   KF_ASSIGN_OR_RETURN(request.sampling, ToSampling(proto.sampling(), context));
   KF_ASSIGN_OR_RETURN(request.stopping, ToStopping(proto.stopping(), context));
   KF_ASSIGN_OR_RETURN(request.cache,
-                      ToCacheOptions(proto.cache(), context.default_cache));
+                      ToCacheOptions(proto.cache(), context.cache));
+  if (request.beam.has_value() &&
+      request.cache.policy == engine::CachePolicy::kQuest) {
+    return absl::InvalidArgumentError(
+        "sampling.beam: set, but policy CACHE_POLICY_QUEST has no beams");
+  }
   KF_ASSIGN_OR_RETURN(request.output, ToOutput(proto));
+  KF_ASSIGN_OR_RETURN(request.cache_report, ToReportDetail(proto.output()));
   KF_ASSIGN_OR_RETURN(
       request.forced_tokens,
       ToTokenIds("forced_tokens.ids", Ids(proto.forced_tokens().ids()),
                  context.vocabulary));
   request.priority = proto.priority();
+  KF_RETURN_IF_ERROR(CheckBuilt(request));
   KF_RETURN_IF_ERROR(SetPrompt(proto, context, &request));
   return request;
 }

@@ -1,6 +1,6 @@
 // Wire requests to the engine's structs: what is here is valid proto, but its
 // numbers are still anyone's. Checks what only the wire can tell (which fields
-// are set, enum numbers, features not built, ids against the vocabulary);
+// are set, enum numbers, what goes together, ids against the vocabulary);
 // ranges are engine/request_validation's. Free of gRPC; thread-safe.
 #pragma once
 
@@ -16,6 +16,8 @@
 #include "engine/request.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "keyformer/v1/generation.pb.h"
+#include "server/convert_cache.h"
+#include "server/options.h"
 
 namespace kf::server {
 
@@ -27,7 +29,8 @@ struct ConvertContext {
   std::string model_name;
   int32_t vocabulary = 0;
   int32_t context_tokens = 0;
-  engine::CacheOptions default_cache;
+  CacheOffer cache;
+  RequestRules rules;
   // The longest token, in bytes: for CheckTextBytes.
   size_t max_token_bytes = 0;
 };
@@ -42,7 +45,8 @@ inline constexpr size_t kMaxTextBytes = size_t{4} << 20;
 ConvertContext MakeConvertContext(const engine::Tokenizer& tokenizer,
                                   std::string model_name,
                                   int32_t context_tokens,
-                                  const engine::CacheOptions& default_cache);
+                                  CacheOffer cache,
+                                  const RequestRules& rules);
 
 // Every error names its field. The deadline is left to the caller, who knows
 // the RPC's. Encodes the prompt.

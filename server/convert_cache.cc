@@ -19,7 +19,8 @@ enum Readers : uint32_t {
   kKeyformer = 1U << v1::CACHE_POLICY_KEYFORMER,
   kQuest = 1U << v1::CACHE_POLICY_QUEST,
   kScored = kH2O | kKeyformer,
-  kBudgeted = kWindow | kScored | kQuest,
+  kEvicting = kWindow | kScored,
+  kBudgeted = kEvicting | kQuest,
 };
 
 struct Option {
@@ -30,11 +31,6 @@ struct Option {
 
 absl::Status Invalid(const std::string& message) {
   return absl::InvalidArgumentError(message);
-}
-
-absl::Status NotBuilt(const char* field, const std::string& value) {
-  return absl::UnimplementedError(
-      absl::StrCat("cache.", field, ": ", value, " is not built yet"));
 }
 
 absl::Status CheckEnum(const char* field, int value, bool known) {
@@ -75,13 +71,13 @@ absl::Status CheckReaders(const v1::CacheOptions& p, v1::CachePolicy policy) {
       {"resample", p.resample() != 0, kKeyformer},
       {"noise_seed", p.has_noise_seed(), kKeyformer},
       {"scope", p.scope() != 0, kScored},
-      {"positions", p.positions() != 0, kWindow | kScored},
+      {"positions", p.positions() != 0, kEvicting},
       {"score_queries", p.has_score_queries(), kScored},
       {"decode_scores", p.has_decode_scores(), kScored},
       {"score_norm", p.score_norm() != 0, kScored},
       {"full_layers", p.has_full_layers(), kQuest},
-      {"layer_profile", !p.layer_profile().empty(), kWindow | kScored},
-      {"layer_weights", p.layer_weights_size() > 0, kWindow | kScored},
+      {"layer_profile", !p.layer_profile().empty(), kEvicting},
+      {"layer_weights", p.layer_weights_size() > 0, kEvicting},
   };
   for (const Option& option : options) {
     if (option.is_set && (option.readers & (1U << policy)) == 0) {
@@ -96,131 +92,192 @@ absl::Status CheckReaders(const v1::CacheOptions& p, v1::CachePolicy policy) {
   if (p.has_tokens() && p.basis() != 0) {
     return Invalid("cache.basis: set, but cache.tokens is the budget");
   }
+  if (!p.layer_profile().empty() && p.layer_weights_size() > 0) {
+    return Invalid("cache.layer_weights: set, but cache.layer_profile is too");
+  }
   return absl::OkStatus();
 }
 
-// After CheckReaders, so that an option of the wrong policy says so whether or
-// not it is built.
-absl::Status CheckBuilt(const v1::CacheOptions& p) {
-  if (p.scope() == v1::SELECTION_SCOPE_LAYER ||
-      p.scope() == v1::SELECTION_SCOPE_MODEL) {
-    return NotBuilt("scope", v1::SelectionScope_Name(p.scope()));
+absl::Status CheckOffered(v1::CachePolicy policy, const CacheOffer& offer) {
+  std::string names;
+  for (const engine::CachePolicy offered : offer.policies) {
+    if (FromPolicy(offered) == policy) return absl::OkStatus();
+    absl::StrAppend(&names, names.empty() ? "" : ", ",
+                    v1::CachePolicy_Name(FromPolicy(offered)));
   }
-  if (p.positions() == v1::CACHE_POSITIONS_CACHE) {
-    return NotBuilt("positions", v1::CachePositions_Name(p.positions()));
+  return Invalid(absl::StrCat("cache.policy: ", v1::CachePolicy_Name(policy),
+                              ", this server offers ", names));
+}
+
+// Wire numbers and what they mean to the engine; 0, which means the default, is
+// in no table.
+template <typename Wire, typename Engine>
+struct Pair {
+  Wire wire;
+  Engine engine;
+};
+
+constexpr Pair<v1::CachePolicy, engine::CachePolicy> kPolicies[] = {
+    {v1::CACHE_POLICY_FULL, engine::CachePolicy::kFull},
+    {v1::CACHE_POLICY_WINDOW, engine::CachePolicy::kWindow},
+    {v1::CACHE_POLICY_H2O, engine::CachePolicy::kH2O},
+    {v1::CACHE_POLICY_KEYFORMER, engine::CachePolicy::kKeyformer},
+    {v1::CACHE_POLICY_QUEST, engine::CachePolicy::kQuest},
+};
+constexpr Pair<v1::BudgetBasis, engine::BudgetBasis> kBases[] = {
+    {v1::BUDGET_BASIS_PROMPT, engine::BudgetBasis::kPrompt},
+    {v1::BUDGET_BASIS_TOTAL, engine::BudgetBasis::kTotal},
+};
+constexpr Pair<v1::ScoreNoise, NoiseKind> kNoises[] = {
+    {v1::SCORE_NOISE_GUMBEL, NoiseKind::kGumbel},
+    {v1::SCORE_NOISE_GAUSSIAN, NoiseKind::kGaussian},
+    {v1::SCORE_NOISE_CONSTANT, NoiseKind::kConstant},
+    {v1::SCORE_NOISE_NONE, NoiseKind::kNone},
+};
+constexpr Pair<v1::NoiseResample, bool> kResampleOnce[] = {
+    {v1::NOISE_RESAMPLE_STEP, false},
+    {v1::NOISE_RESAMPLE_ONCE, true},
+};
+constexpr Pair<v1::SelectionScope, engine::SelectionScope> kScopes[] = {
+    {v1::SELECTION_SCOPE_HEAD, engine::SelectionScope::kHead},
+    {v1::SELECTION_SCOPE_LAYER, engine::SelectionScope::kLayer},
+    {v1::SELECTION_SCOPE_MODEL, engine::SelectionScope::kModel},
+};
+constexpr Pair<v1::CachePositions, engine::CachePositions> kPositions[] = {
+    {v1::CACHE_POSITIONS_ORIGINAL, engine::CachePositions::kOriginal},
+    {v1::CACHE_POSITIONS_CACHE, engine::CachePositions::kCache},
+};
+constexpr Pair<v1::ScoreNorm, engine::ScoreNorm> kNorms[] = {
+    {v1::SCORE_NORM_NONE, engine::ScoreNorm::kNone},
+    {v1::SCORE_NORM_AGE, engine::ScoreNorm::kAge},
+};
+
+// Leaves `to` alone if `wire` is 0.
+template <typename Wire, typename Engine, size_t kSize>
+void Take(const Pair<Wire, Engine> (&table)[kSize], Wire wire, Engine* to) {
+  for (const auto& pair : table) {
+    if (pair.wire == wire) *to = pair.engine;
   }
-  if (p.score_norm() == v1::SCORE_NORM_AGE) {
-    return NotBuilt("score_norm", v1::ScoreNorm_Name(p.score_norm()));
+}
+
+template <typename Wire, typename Engine, size_t kSize>
+Wire Find(const Pair<Wire, Engine> (&table)[kSize], Engine engine) {
+  for (const auto& pair : table) {
+    if (pair.engine == engine) return pair.wire;
   }
-  if (!p.layer_profile().empty() && p.layer_profile() != "uniform") {
-    return NotBuilt("layer_profile",
-                    absl::StrCat("\"", p.layer_profile(), "\""));
+  return {};
+}
+
+// The server's defaults of what `policy` reads; what it does not read stays at
+// the engine's own.
+engine::CacheOptions DefaultsOf(v1::CachePolicy policy,
+                                const engine::CacheOptions& defaults) {
+  const auto reads = [policy](uint32_t readers) {
+    return (readers & (1U << policy)) != 0;
+  };
+  engine::CacheOptions options;
+  Take(kPolicies, policy, &options.policy);
+  if (reads(kBudgeted)) {
+    options.ratio = defaults.ratio;
+    options.tokens = defaults.tokens;
+    options.min_tokens = defaults.min_tokens;
+    options.basis = defaults.basis;
+  }
+  if (reads(kScored)) {
+    options.recent_ratio = defaults.recent_ratio;
+    options.recent_tokens = defaults.recent_tokens;
+    options.scope = defaults.scope;
+    options.score_queries = defaults.score_queries;
+    options.decode_scores = defaults.decode_scores;
+    options.score_norm = defaults.score_norm;
+  }
+  if (reads(kEvicting)) {
+    options.positions = defaults.positions;
+    options.layer_weights = defaults.layer_weights;
+  }
+  if (reads(kKeyformer)) {
+    options.tau_init = defaults.tau_init;
+    options.tau_end = defaults.tau_end;
+    options.noise = defaults.noise;
+    options.resample_once = defaults.resample_once;
+    options.noise_seed = defaults.noise_seed;
+  }
+  if (reads(kWindow)) options.sinks = defaults.sinks;
+  if (reads(kQuest)) options.full_layers = defaults.full_layers;
+  return options;
+}
+
+void TakeBudget(const v1::CacheOptions& p, engine::CacheOptions* options) {
+  // A field that shapes a ratio asks for one, whatever the server's default.
+  if (p.has_ratio() || p.has_min_tokens() || p.basis() != 0) {
+    options->tokens.reset();
+  }
+  if (p.has_ratio()) options->ratio = p.ratio();
+  if (p.has_tokens()) options->tokens = p.tokens();
+  if (p.has_min_tokens()) options->min_tokens = p.min_tokens();
+  Take(kBases, p.basis(), &options->basis);
+  if (p.has_recent_ratio()) {
+    options->recent_ratio = p.recent_ratio();
+    options->recent_tokens.reset();
+  }
+  if (p.has_recent_tokens()) options->recent_tokens = p.recent_tokens();
+}
+
+absl::Status TakeWeights(const v1::CacheOptions& p,
+                         const LayerProfileMap& profiles,
+                         engine::CacheOptions* options) {
+  // One set for the whole model has one size; a default profile gives way.
+  if (options->scope == engine::SelectionScope::kModel) {
+    options->layer_weights.clear();
   }
   if (p.layer_weights_size() > 0) {
-    return NotBuilt("layer_weights",
-                    absl::StrCat(p.layer_weights_size(), " weights"));
+    options->layer_weights.assign(p.layer_weights().begin(),
+                                  p.layer_weights().end());
   }
+  if (p.layer_profile().empty()) return absl::OkStatus();
+  const auto found = profiles.find(p.layer_profile());
+  if (found == profiles.end()) {
+    std::string names;
+    for (const auto& [name, weights] : profiles) {
+      absl::StrAppend(&names, names.empty() ? "" : ", ", name);
+    }
+    return Invalid(absl::StrCat("cache.layer_profile: \"", p.layer_profile(),
+                                "\", want one of: ", names));
+  }
+  options->layer_weights = found->second;
   return absl::OkStatus();
-}
-
-NoiseKind ToNoise(v1::ScoreNoise noise) {
-  switch (noise) {
-    case v1::SCORE_NOISE_GAUSSIAN:
-      return NoiseKind::kGaussian;
-    case v1::SCORE_NOISE_CONSTANT:
-      return NoiseKind::kConstant;
-    case v1::SCORE_NOISE_NONE:
-      return NoiseKind::kNone;
-    default:
-      return NoiseKind::kGumbel;
-  }
-}
-
-v1::ScoreNoise FromNoise(NoiseKind noise) {
-  switch (noise) {
-    case NoiseKind::kGaussian:
-      return v1::SCORE_NOISE_GAUSSIAN;
-    case NoiseKind::kConstant:
-      return v1::SCORE_NOISE_CONSTANT;
-    case NoiseKind::kNone:
-      return v1::SCORE_NOISE_NONE;
-    case NoiseKind::kGumbel:
-      break;
-  }
-  return v1::SCORE_NOISE_GUMBEL;
-}
-
-v1::CachePolicy FromPolicy(engine::CachePolicy policy) {
-  switch (policy) {
-    case engine::CachePolicy::kFull:
-      return v1::CACHE_POLICY_FULL;
-    case engine::CachePolicy::kH2O:
-      return v1::CACHE_POLICY_H2O;
-    case engine::CachePolicy::kWindow:
-      return v1::CACHE_POLICY_WINDOW;
-    case engine::CachePolicy::kQuest:
-      return v1::CACHE_POLICY_QUEST;
-    case engine::CachePolicy::kKeyformer:
-      break;
-  }
-  return v1::CACHE_POLICY_KEYFORMER;
-}
-
-absl::StatusOr<engine::CachePolicy> ToPolicy(v1::CachePolicy policy) {
-  switch (policy) {
-    case v1::CACHE_POLICY_FULL:
-      return engine::CachePolicy::kFull;
-    case v1::CACHE_POLICY_H2O:
-      return engine::CachePolicy::kH2O;
-    case v1::CACHE_POLICY_KEYFORMER:
-      return engine::CachePolicy::kKeyformer;
-    default:
-      return NotBuilt("policy", v1::CachePolicy_Name(policy));
-  }
 }
 
 }  // namespace
 
-absl::StatusOr<engine::CacheOptions> ToCacheOptions(
-    const v1::CacheOptions& p, const engine::CacheOptions& defaults) {
+absl::StatusOr<engine::CacheOptions> ToCacheOptions(const v1::CacheOptions& p,
+                                                    const CacheOffer& offer) {
   KF_RETURN_IF_ERROR(CheckEnums(p));
   const v1::CachePolicy policy = p.policy() == v1::CACHE_POLICY_UNSPECIFIED
-                                     ? FromPolicy(defaults.policy)
+                                     ? FromPolicy(offer.defaults.policy)
                                      : p.policy();
-  engine::CacheOptions options = defaults;
-  KF_ASSIGN_OR_RETURN(options.policy, ToPolicy(policy));
+  KF_RETURN_IF_ERROR(CheckOffered(policy, offer));
   KF_RETURN_IF_ERROR(CheckReaders(p, policy));
-  KF_RETURN_IF_ERROR(CheckBuilt(p));
-
-  if (p.has_ratio()) {
-    options.ratio = p.ratio();
-    options.tokens.reset();
-  }
-  if (p.has_tokens()) options.tokens = p.tokens();
-  if (p.has_recent_ratio()) {
-    options.recent_ratio = p.recent_ratio();
-    options.recent_tokens.reset();
-  }
-  if (p.has_recent_tokens()) options.recent_tokens = p.recent_tokens();
-  if (p.has_min_tokens()) options.min_tokens = p.min_tokens();
-  if (p.basis() != 0) {
-    options.basis = p.basis() == v1::BUDGET_BASIS_TOTAL
-                        ? engine::BudgetBasis::kTotal
-                        : engine::BudgetBasis::kPrompt;
-  }
+  engine::CacheOptions options = DefaultsOf(policy, offer.defaults);
+  TakeBudget(p, &options);
+  if (p.has_sinks()) options.sinks = p.sinks();
   if (p.has_tau_init()) options.tau_init = p.tau_init();
   if (p.has_tau_end()) options.tau_end = p.tau_end();
-  if (p.noise() != 0) options.noise = ToNoise(p.noise());
-  if (p.resample() != 0) {
-    options.resample_once = p.resample() == v1::NOISE_RESAMPLE_ONCE;
-  }
+  Take(kNoises, p.noise(), &options.noise);
+  Take(kResampleOnce, p.resample(), &options.resample_once);
+  Take(kScopes, p.scope(), &options.scope);
+  Take(kPositions, p.positions(), &options.positions);
   if (p.has_score_queries()) options.score_queries = p.score_queries();
   if (p.has_decode_scores()) options.decode_scores = p.decode_scores();
   if (p.has_noise_seed()) options.noise_seed = p.noise_seed();
+  Take(kNorms, p.score_norm(), &options.score_norm);
+  if (p.has_full_layers()) options.full_layers = p.full_layers();
+  KF_RETURN_IF_ERROR(TakeWeights(p, offer.profiles, &options));
   return options;
 }
 
-v1::CacheOptions FromCacheOptions(const engine::CacheOptions& options) {
+v1::CacheOptions FromCacheOptions(const engine::CacheOptions& options,
+                                  const std::string& profile) {
   v1::CacheOptions p;
   p.set_policy(FromPolicy(options.policy));
   if (options.tokens.has_value()) {
@@ -228,27 +285,30 @@ v1::CacheOptions FromCacheOptions(const engine::CacheOptions& options) {
   } else {
     p.set_ratio(options.ratio);
     p.set_min_tokens(options.min_tokens);
-    p.set_basis(options.basis == engine::BudgetBasis::kTotal
-                    ? v1::BUDGET_BASIS_TOTAL
-                    : v1::BUDGET_BASIS_PROMPT);
+    p.set_basis(Find(kBases, options.basis));
   }
   if (options.recent_tokens.has_value()) {
     p.set_recent_tokens(*options.recent_tokens);
   } else {
     p.set_recent_ratio(options.recent_ratio);
   }
+  p.set_sinks(options.sinks);
   p.set_tau_init(options.tau_init);
   p.set_tau_end(options.tau_end);
-  p.set_noise(FromNoise(options.noise));
-  p.set_resample(options.resample_once ? v1::NOISE_RESAMPLE_ONCE
-                                       : v1::NOISE_RESAMPLE_STEP);
-  p.set_scope(v1::SELECTION_SCOPE_HEAD);
-  p.set_positions(v1::CACHE_POSITIONS_ORIGINAL);
+  p.set_noise(Find(kNoises, options.noise));
+  p.set_resample(Find(kResampleOnce, options.resample_once));
+  p.set_scope(Find(kScopes, options.scope));
+  p.set_positions(Find(kPositions, options.positions));
   p.set_score_queries(options.score_queries);
   p.set_decode_scores(options.decode_scores);
-  p.set_score_norm(v1::SCORE_NORM_NONE);
-  p.set_layer_profile("uniform");
+  p.set_score_norm(Find(kNorms, options.score_norm));
+  p.set_full_layers(options.full_layers);
+  p.set_layer_profile(profile);
   return p;
+}
+
+v1::CachePolicy FromPolicy(engine::CachePolicy policy) {
+  return Find(kPolicies, policy);
 }
 
 }  // namespace kf::server

@@ -1,22 +1,44 @@
 // CacheOptions of the wire to the engine's and back.
 #pragma once
 
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "engine/request.h"
 #include "keyformer/v1/generation.pb.h"
 
 namespace kf::server {
 
-// Fields that are not set take `defaults`. kInvalidArgument: an unknown enum
-// number, or a field that the policy does not read (naming both);
-// kUnimplemented: a feature not built yet, naming the field. Ranges are the
-// engine's to check.
-absl::StatusOr<engine::CacheOptions> ToCacheOptions(
-    const ::keyformer::v1::CacheOptions& proto,
-    const engine::CacheOptions& defaults);
+// Name to weights, one per layer; "uniform" has none.
+using LayerProfileMap = std::map<std::string, std::vector<double>, std::less<>>;
 
-// Every field filled, for ModelInfo.
+// The cache options on offer, and what an unset field means.
+struct CacheOffer {
+  engine::CacheOptions defaults;
+  // The name of the profile whose weights the defaults have.
+  std::string default_profile = "uniform";
+  LayerProfileMap profiles = {{"uniform", {}}};
+  std::vector<engine::CachePolicy> policies = {
+      engine::CachePolicy::kFull, engine::CachePolicy::kWindow,
+      engine::CachePolicy::kH2O, engine::CachePolicy::kKeyformer,
+      engine::CachePolicy::kQuest};
+};
+
+// Fields that are not set take the offer's defaults where the policy reads
+// them. kInvalidArgument: an unknown enum number, a policy or profile that is
+// not on offer, a field that the policy does not read (naming both), or two
+// fields that exclude each other. Ranges are the engine's to check.
+absl::StatusOr<engine::CacheOptions> ToCacheOptions(
+    const ::keyformer::v1::CacheOptions& proto, const CacheOffer& offer);
+
+// For ModelInfo: every field that has a default is filled, whichever policy
+// reads it.
 ::keyformer::v1::CacheOptions FromCacheOptions(
-    const engine::CacheOptions& options);
+    const engine::CacheOptions& options, const std::string& profile);
+
+::keyformer::v1::CachePolicy FromPolicy(engine::CachePolicy policy);
 
 }  // namespace kf::server

@@ -51,10 +51,12 @@ absl::Status Parse(const grpc::ByteBuffer& bytes,
 }  // namespace
 
 GenerationService::GenerationService(std::string model_name,
+                                     const RequestRules& rules,
                                      TokenFile* tokens,
                                      Metrics& metrics,
                                      RpcTracker& tracker)
     : model_name_(std::move(model_name)),
+      rules_(rules),
       tokens_(tokens),
       metrics_(metrics),
       tracker_(tracker),
@@ -64,10 +66,12 @@ GenerationService::~GenerationService() = default;
 
 void GenerationService::SetReady(engine::Engine& engine) {
   KF_CHECK(owned_ == nullptr);
+  CacheOffer offer;
+  offer.defaults = engine.options().default_cache;
   owned_ = std::make_unique<const Serving>(
       Serving{engine, MakeConvertContext(engine.tokenizer(), model_name_,
                                          engine.config().context_tokens,
-                                         engine.options().default_cache)});
+                                         std::move(offer), rules_)});
   serving_.store(owned_.get(), std::memory_order_release);
 }
 

@@ -31,6 +31,7 @@ class GenerationService final : public RawService {
  public:
   // `tokens` may be null: everyone is let in. All outlive the service.
   GenerationService(std::string model_name,
+                    const RequestRules& rules,
                     TokenFile* tokens,
                     Metrics& metrics,
                     RpcTracker& tracker);
@@ -93,6 +94,7 @@ class GenerationService final : public RawService {
                                    Fill fill);
 
   const std::string model_name_;
+  const RequestRules rules_;
   TokenFile* const tokens_;
   Metrics& metrics_;
   RpcTracker& tracker_;

@@ -44,14 +44,17 @@ absl::Status FillModelInfo(const engine::Engine& engine,
   response->set_weight_dtype(
       DtypeName(options.weight_format == WeightFormat::kF32));
   response->set_cache_dtype(DtypeName(options.cache_dtype == DType::kF32));
-  *response->mutable_default_cache() = FromCacheOptions(context.default_cache);
-  response->add_policies(v1::CACHE_POLICY_FULL);
-  response->add_policies(v1::CACHE_POLICY_H2O);
-  response->add_policies(v1::CACHE_POLICY_KEYFORMER);
+  *response->mutable_default_cache() =
+      FromCacheOptions(context.cache.defaults, context.cache.default_profile);
+  for (const engine::CachePolicy policy : context.cache.policies) {
+    response->add_policies(FromPolicy(policy));
+  }
   response->set_default_max_new_tokens(options.default_max_new_tokens);
   response->set_has_chat_template(context.tokenizer->has_chat_template());
   response->set_server_version(KF_VERSION);
-  response->add_layer_profiles("uniform");
+  for (const auto& [name, weights] : context.cache.profiles) {
+    response->add_layer_profiles(name);
+  }
   return absl::OkStatus();
 }
 

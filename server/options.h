@@ -19,8 +19,15 @@ struct TlsOptions {
   bool enabled() const { return !cert_path.empty(); }
 };
 
+// Bounds of what one request may ask for.
+struct RequestRules {
+  uint32_t max_samples = 64;     // sampling.n, >= 1
+  uint32_t max_beam_width = 16;  // sampling.beam.width, >= 1
+};
+
 struct ServerOptions {
   engine::EngineOptions engine;
+  RequestRules rules;
   std::string served_model_name;                // never empty
   std::string grpc_address = "127.0.0.1:8001";  // port 0: any
   std::string http_address = "127.0.0.1:8002";  // empty: no HTTP

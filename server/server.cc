@@ -108,8 +108,9 @@ absl::Status Server::Impl::Listen() {
   tracker = std::make_unique<RpcTracker>(int64_t{options.engine.max_batch} +
                                          options.engine.max_queue_requests +
                                          options.spare_rpcs);
-  service = std::make_unique<GenerationService>(
-      options.served_model_name, tokens.get(), metrics, *tracker);
+  service = std::make_unique<GenerationService>(options.served_model_name,
+                                                options.rules, tokens.get(),
+                                                metrics, *tracker);
   // Both are process-wide and idempotent; they act on builders made later.
   static std::once_flag once;
   std::call_once(once, [] {

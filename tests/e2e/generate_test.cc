@@ -334,7 +334,7 @@ TEST_F(Generate, ModelInfoAndLoad) {
   EXPECT_EQ(info.cache_dtype(), "f32");
   EXPECT_EQ(info.default_cache().policy(), v1::CACHE_POLICY_KEYFORMER);
   EXPECT_EQ(info.default_cache().min_tokens(), 256U);
-  EXPECT_EQ(info.policies_size(), 3);
+  EXPECT_EQ(info.policies_size(), 5);
   EXPECT_EQ(info.default_max_new_tokens(), 256U);
   EXPECT_TRUE(info.has_chat_template());
   EXPECT_FALSE(info.server_version().empty());

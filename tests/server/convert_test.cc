@@ -20,7 +20,6 @@ using testing::MakeTinyContext;
 using testing::StatusIs;
 using testing::TinyContext;
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
 
 const TinyContext& Tiny() {
   static const TinyContext* tiny = MakeTinyContext(true).release();
@@ -103,12 +102,19 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"LongRequestId",
              [](auto& r) { r.set_request_id(std::string(257, 'i')); }, kInvalid,
              "request_id: 257 bytes"},
-        Case{"ManySamples", [](auto& r) { r.mutable_sampling()->set_n(2); },
-             kUnimplemented, "sampling.n: 2"},
-        Case{
-            "Beam",
-            [](auto& r) { r.mutable_sampling()->mutable_beam()->set_width(4); },
-            kUnimplemented, "sampling.beam"},
+        Case{"TooManySamples", [](auto& r) { r.mutable_sampling()->set_n(65); },
+             kInvalid, "sampling.n: 65, want at most 64"},
+        Case{"TooWideABeam",
+             [](auto& r) {
+               r.mutable_sampling()->mutable_beam()->set_width(17);
+             },
+             kInvalid, "sampling.beam.width: 17, want 1 to 16"},
+        Case{"QuestBeam",
+             [](auto& r) {
+               r.mutable_sampling()->mutable_beam()->set_width(2);
+               r.mutable_cache()->set_policy(v1::CACHE_POLICY_QUEST);
+             },
+             kInvalid, "sampling.beam: set, but policy CACHE_POLICY_QUEST"},
         Case{"BeamOfNone",
              [](auto& r) { r.mutable_sampling()->mutable_beam(); }, kInvalid,
              "sampling.beam.width: 0"},
@@ -122,12 +128,6 @@ INSTANTIATE_TEST_SUITE_P(
              kInvalid, "stopping.stop_token_ids[0]: 999"},
         Case{"EmptyStop", [](auto& r) { r.mutable_stopping()->add_stop(""); },
              kInvalid, "stopping.stop"},
-        Case{"Report",
-             [](auto& r) {
-               r.mutable_output()->set_cache_report(
-                   v1::CACHE_REPORT_DETAIL_SUMMARY);
-             },
-             kUnimplemented, "output.cache_report"},
         Case{"UnknownReport",
              [](auto& r) {
                r.mutable_output()->set_cache_report(v1::CacheReportDetail(7));
@@ -178,6 +178,71 @@ INSTANTIATE_TEST_SUITE_P(
              },
              kInvalid, "cache.recent_tokens"}),
     [](const auto& p) { return p.param.name; });
+
+// What may not stand beside a beam, each by itself.
+struct Beside {
+  const char* field;
+  std::function<void(v1::GenerateRequest&)> set;
+};
+
+class BesideBeam : public ::testing::TestWithParam<Beside> {};
+
+TEST_P(BesideBeam, IsRefusedNamingBoth) {
+  v1::GenerateRequest request = TextRequest();
+  request.mutable_sampling()->mutable_beam()->set_width(2);
+  request.mutable_stopping()->set_max_new_tokens(4);
+  request.mutable_stopping()->set_ignore_eos(true);
+  request.mutable_cache()->set_ratio(0.5);
+  GetParam().set(request);
+  EXPECT_THAT(Check(request), StatusIs(kInvalid, GetParam().field));
+  EXPECT_THAT(Check(request), StatusIs(kInvalid, "sampling.beam"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table,
+    BesideBeam,
+    ::testing::Values(
+        Beside{"sampling.temperature",
+               [](auto& r) { r.mutable_sampling()->set_temperature(1.0); }},
+        Beside{"sampling.top_k",
+               [](auto& r) { r.mutable_sampling()->set_top_k(1); }},
+        Beside{"sampling.top_p",
+               [](auto& r) { r.mutable_sampling()->set_top_p(1.0); }},
+        Beside{"sampling.min_p",
+               [](auto& r) { r.mutable_sampling()->set_min_p(0.1); }},
+        Beside{"sampling.typical_p",
+               [](auto& r) { r.mutable_sampling()->set_typical_p(0.1); }},
+        Beside{
+            "sampling.repetition_penalty",
+            [](auto& r) { r.mutable_sampling()->set_repetition_penalty(1); }},
+        Beside{"sampling.presence_penalty",
+               [](auto& r) { r.mutable_sampling()->set_presence_penalty(1); }},
+        Beside{"sampling.frequency_penalty",
+               [](auto& r) { r.mutable_sampling()->set_frequency_penalty(1); }},
+        Beside{"sampling.seed",
+               [](auto& r) { r.mutable_sampling()->set_seed(0); }},
+        Beside{"sampling.logit_bias",
+               [](auto& r) {
+                 (*r.mutable_sampling()->mutable_logit_bias())[1] = 0.0;
+               }},
+        Beside{"sampling.n", [](auto& r) { r.mutable_sampling()->set_n(2); }},
+        Beside{"stopping.min_new_tokens",
+               [](auto& r) { r.mutable_stopping()->set_min_new_tokens(1); }},
+        Beside{"stopping.stop",
+               [](auto& r) { r.mutable_stopping()->add_stop("x"); }},
+        Beside{"stopping.stop_token_ids",
+               [](auto& r) { r.mutable_stopping()->add_stop_token_ids(1); }},
+        Beside{"stopping.include_stop",
+               [](auto& r) { r.mutable_stopping()->set_include_stop(true); }},
+        Beside{"stopping.time_limit_ms",
+               [](auto& r) { r.mutable_stopping()->set_time_limit_ms(1); }}),
+    [](const auto& p) {
+      std::string name = p.param.field;
+      for (char& c : name) {
+        if (c == '.') c = '_';
+      }
+      return name;
+    });
 
 // Every double of the request, by its path, with a setter and whether a
 // negative one is out of range too.

@@ -18,8 +18,8 @@ std::unique_ptr<TinyContext> MakeTinyContext(bool chat_template) {
   auto tokenizer = engine::Tokenizer::Load(*tiny->file);
   KF_CHECK(tokenizer.ok());
   tiny->tokenizer = *std::move(tokenizer);
-  tiny->context =
-      server::MakeConvertContext(*tiny->tokenizer, "tiny", spec.context, {});
+  tiny->context = server::MakeConvertContext(*tiny->tokenizer, "tiny",
+                                             spec.context, {}, {});
   return tiny;
 }
 
