@@ -105,12 +105,8 @@ void EngineCore::Admit(const StepPlan& plan, TimePoint now) {
                                                         parts_.config.layers *
                                                         parts_.config.kv_heads;
     cache.prompt_tokens = group.sizes.prompt_tokens;
-    cache.budget = group.sizes.budget;
-    // All of the budget, where there are no scores to choose by.
-    cache.recent = group.scored() ? group.sizes.recent : group.sizes.budget;
-    for (int32_t layer = 0; layer < parts_.config.layers; ++layer) {
-      cache.pages.push_back(parts_.pool.Take(PagesPerLayer(group.sizes)));
-    }
+    cache.rules = group.sizes.rules;
+    TakePages(group.sizes, parts_.config.layers, parts_.pool, cache);
     group.workspace = parts_.decoder.workspace_pool().Take(
         CeilDiv(group.sizes.prompt_tokens, kPageTokens));
     Count(s, cache.seen());
@@ -129,7 +125,8 @@ int32_t EngineCore::RunDecode(const StepPlan& plan) {
   for (const RequestId id : plan.decode) {
     for (const auto& s : groups_.at(id)->sequences) {
       if (s->finished) continue;
-      if (s->cache.seen() >= s->cache.budget) ++evicted;
+      evicted +=
+          static_cast<uint32_t>(s->cache.evicted(1) - s->cache.evicted());
       rows.push_back(s.get());
     }
   }
@@ -224,6 +221,10 @@ void EngineCore::TakePromptRow(const Runner::LogitsRow& row,
   }
   group.prompt_done = now;
   ReleaseWorkspace(group);
+  if (const int64_t pages =
+          ReturnPromptPages(group.sizes, parts_.pool, group.first().cache)) {
+    scheduler_.Shrink(group.id, pages);
+  }
   if (const int32_t evicted = group.first().cache.evicted(); evicted > 0) {
     observer_->OnEvicted(static_cast<uint32_t>(evicted));
   }
@@ -317,8 +318,7 @@ void EngineCore::ReleaseWorkspace(SequenceGroup& group) {
 }
 
 void EngineCore::ReleaseSequence(Sequence& s) {
-  for (const auto& pages : s.cache.pages) parts_.pool.Give(pages);
-  s.cache.pages.clear();
+  GivePages(parts_.pool, s.cache);
   Count(s, 0);
   if (s.slot >= 0) unused_slots_.push_back(s.slot);
   s.slot = -1;

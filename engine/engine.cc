@@ -81,6 +81,7 @@ absl::Status Engine::Impl::Load(std::unique_ptr<Backend> injected) {
   }
   limits = {.vocabulary = config.vocabulary,
             .context_tokens = config.context_tokens,
+            .layers = config.layers,
             .default_max_new_tokens = options.default_max_new_tokens,
             .max_top_logprobs = options.max_top_logprobs};
   KF_RETURN_IF_ERROR(LoadMemory());

@@ -16,8 +16,6 @@ constexpr double kMaxPenalty = 1e9;
 constexpr double kMinRepetition = 1e-3;
 constexpr double kMaxRepetition = 1e3;
 constexpr double kMaxTimeLimitMs = 1e12;  // fits int64 nanoseconds
-// More than any context; what is above counts as this.
-constexpr int64_t kMaxBudget = int64_t{1} << 30;
 
 template <typename T>
 absl::Status Refuse(std::string_view field, T value, std::string_view want) {
@@ -162,38 +160,6 @@ absl::StatusOr<uint64_t> RequestedNewTokens(const Request& request,
   return wanted;
 }
 
-// floor(share x whole), where a product that should be whole may fall a hair
-// below it: 0.3 x 10.
-int64_t FloorShare(double share, int64_t whole) {
-  return static_cast<int64_t>(
-      std::floor(share * static_cast<double>(whole) + 1e-9));
-}
-
-absl::Status FixBudget(const CacheOptions& c, RequestSizes& sizes) {
-  const int64_t n = sizes.prompt_tokens;
-  const int64_t total = n + sizes.max_new_tokens;
-  if (c.policy == CachePolicy::kFull) {
-    sizes.budget = sizes.recent = static_cast<int32_t>(total);
-    return absl::OkStatus();
-  }
-  int64_t k = 0;
-  if (c.tokens.has_value()) {
-    k = *c.tokens;
-  } else {
-    const int64_t basis = c.basis == BudgetBasis::kTotal ? total : n;
-    k = std::max<int64_t>(FloorShare(c.ratio, basis), c.min_tokens);
-  }
-  const int64_t w = c.recent_tokens.has_value() ? int64_t{*c.recent_tokens}
-                                                : FloorShare(c.recent_ratio, k);
-  if (w > k) {
-    return Refuse("cache.recent_tokens", w,
-                  absl::StrCat("at most the budget of ", k, " tokens"));
-  }
-  sizes.budget = static_cast<int32_t>(std::min(k, kMaxBudget));
-  sizes.recent = static_cast<int32_t>(std::min(w, kMaxBudget));
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<RequestSizes> ValidateRequest(const Request& request,
@@ -221,7 +187,7 @@ absl::StatusOr<RequestSizes> ValidateRequest(const Request& request,
   const uint64_t room = static_cast<uint64_t>(limits.context_tokens) - n;
   sizes.max_new_tokens = static_cast<int32_t>(std::min(wanted, room));
   sizes.cut_by_context = wanted > room;
-  KF_RETURN_IF_ERROR(FixBudget(request.cache, sizes));
+  KF_RETURN_IF_ERROR(FixCacheSizes(request, limits.layers, sizes));
   return sizes;
 }
 

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/cache/request_sizes.h"
 #include "engine/request.h"
 
 namespace kf::engine {
@@ -12,20 +13,12 @@ namespace kf::engine {
 struct RequestLimits {
   int32_t vocabulary = 0;
   int32_t context_tokens = 0;
+  int32_t layers = 0;
   uint32_t default_max_new_tokens = 256;
   uint32_t max_top_logprobs = 64;
   uint32_t max_stops = 16;         // strings and ids, each
   uint32_t max_stop_bytes = 1024;  // of one string
   uint32_t max_logit_bias = 1024;  // entries
-};
-
-// What the sizes of docs/keyformer.md come to for one request.
-struct RequestSizes {
-  int32_t prompt_tokens = 0;   // n
-  int32_t max_new_tokens = 0;  // T, cut to context - n
-  bool cut_by_context = false;
-  int32_t budget = 0;  // k; n + T for full
-  int32_t recent = 0;  // w
 };
 
 // kInvalidArgument: "sampling.top_p: 1.5, want 0 <= top_p <= 1".

@@ -80,14 +80,24 @@ absl::Status Runner::HandleLogits(const LogitsHandler& on_logits) {
   return absl::OkStatus();
 }
 
+// A layer is read when it has been cut: scope MODEL cuts all of them at the
+// end.
 absl::Status Runner::ReadCutLayer(int32_t layer,
                                   std::span<const PromptRun> runs) {
   for (const PromptRun& run : runs) {
-    if (run.group->request.cache_report == CacheReportDetail::kNone ||
-        !EndsPrompt(run))
+    SequenceGroup& group = *run.group;
+    if (group.request.cache_report == CacheReportDetail::kNone ||
+        !EndsPrompt(run)) {
       continue;
-    KF_ASSIGN_OR_RETURN(auto held, ReadLayer(run.group->first(), layer));
-    run.group->cache_after_prompt.push_back(std::move(held));
+    }
+    CacheState& state = group.cache_after_prompt;
+    if (group.sizes.rules.scope == SelectionScope::kModel) {
+      if (layer + 1 < layers_) continue;
+      KF_ASSIGN_OR_RETURN(state, ReadCache(group.first()));
+    } else {
+      KF_ASSIGN_OR_RETURN(auto held, ReadLayer(group.first(), layer));
+      state.push_back(std::move(held));
+    }
   }
   return absl::OkStatus();
 }
@@ -104,8 +114,8 @@ absl::StatusOr<CacheState> Runner::ReadCache(const Sequence& sequence) const {
 absl::StatusOr<std::vector<HeldTokens>> Runner::ReadLayer(
     const Sequence& sequence, int32_t layer) const {
   const SequenceCache& cache = sequence.cache;
-  return backend_.ReadHeld(decoder_.shape(), cache.span(layer), cache.held(),
-                           cache.free_slot(layer));
+  return backend_.ReadHeld(decoder_.shape(), cache.span(layer),
+                           cache.held(layer), cache.free_slot(layer));
 }
 
 }  // namespace kf::engine

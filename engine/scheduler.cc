@@ -25,13 +25,25 @@ StepPlan Scheduler::Plan(TimePoint now) {
   return plan;
 }
 
-void Scheduler::Finish(RequestId id) {
+Scheduler::Running& Scheduler::Find(RequestId id) {
   const auto found =
       std::find_if(running_.begin(), running_.end(),
                    [&](const Running& r) { return r.entry.id == id; });
   KF_CHECK(found != running_.end());
-  Release(*found);
-  running_.erase(found);
+  return *found;
+}
+
+void Scheduler::Shrink(RequestId id, int64_t pages) {
+  Running& running = Find(id);
+  KF_CHECK(pages >= 0 && pages <= running.entry.cache_pages);
+  running.entry.cache_pages -= pages;
+  pages_used_ -= pages;
+}
+
+void Scheduler::Finish(RequestId id) {
+  Running& running = Find(id);
+  Release(running);
+  running_.erase(running_.begin() + (&running - running_.data()));
 }
 
 void Scheduler::Release(const Running& running) {

@@ -36,7 +36,7 @@ struct SchedulerEntry {
   RequestId id = 0;
   int32_t priority = 0;  // larger first
   int32_t prompt_tokens = 0;
-  int64_t cache_pages = 0;  // all layers, from admission to the end
+  int64_t cache_pages = 0;  // all layers, from admission on (Shrink)
   // What a row of the last layer costs beyond its token-layer, in token-layers:
   // > 0 where every prompt row's logits are wanted.
   int32_t logit_row_cost = 0;
@@ -78,6 +78,8 @@ class Scheduler {
   // The next Plan drops the request, in any state. Unknown ids are ignored.
   void Cancel(RequestId id) { cancelled_.insert(id); }
   StepPlan Plan(TimePoint now);
+  // A running request has given back `pages` of its pages, for good.
+  void Shrink(RequestId id, int64_t pages);
   // A running request has ended; its room is free.
   void Finish(RequestId id);
 
@@ -96,6 +98,7 @@ class Scheduler {
   void DropEnded(TimePoint now, StepPlan& plan);
   void Admit(StepPlan& plan);
   void PlanPrefill(StepPlan& plan);
+  Running& Find(RequestId id);
   Running* NextPrompt();
   int64_t RowCost(const Running& prompt) const;
   int32_t LeadRows(const Running& lead, int64_t work_left, bool first) const;

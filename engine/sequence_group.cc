@@ -57,15 +57,15 @@ size_t SequenceGroup::live() const {
 }
 
 SchedulerEntry SequenceGroup::scheduler_entry(const ModelConfig& config) const {
-  SchedulerEntry entry{
-      .id = id,
-      .priority = request.priority,
-      .prompt_tokens = sizes.prompt_tokens,
-      .cache_pages = int64_t{PagesPerLayer(sizes)} * config.layers,
-      .logit_row_cost =
-          request.output.prompt_logprobs ? LogitRowCost(config) : 0,
-      .deadline = request.deadline,
-      .time_limit = std::nullopt};
+  SchedulerEntry entry{.id = id,
+                       .priority = request.priority,
+                       .prompt_tokens = sizes.prompt_tokens,
+                       .cache_pages = CountPages(sizes, config.layers).prompt,
+                       .logit_row_cost = request.output.prompt_logprobs
+                                             ? LogitRowCost(config)
+                                             : 0,
+                       .deadline = request.deadline,
+                       .time_limit = std::nullopt};
   const double limit_ms = request.stopping.time_limit_ms;
   if (limit_ms > 0.0) {
     entry.time_limit =
@@ -75,19 +75,10 @@ SchedulerEntry SequenceGroup::scheduler_entry(const ModelConfig& config) const {
   return entry;
 }
 
-bool SequenceGroup::scored() const {
-  if (request.cache.policy == CachePolicy::kFull) return false;
-  if (request.cache_report == CacheReportDetail::kFull) return true;
-  // n + T - 1 tokens are fed in all: with room for them nothing is evicted. T =
-  // 1 runs no decode step, and what is held then is of no use to anyone.
-  const int64_t fed = int64_t{sizes.prompt_tokens} + sizes.max_new_tokens - 1;
-  return sizes.max_new_tokens > 1 && sizes.budget < fed;
-}
-
 ScoreOptions SequenceGroup::score(uint32_t step, uint32_t stream) const {
   const CacheOptions& c = request.cache;
   ScoreOptions score;
-  score.enabled = scored();
+  score.enabled = sizes.rules.scored;
   if (c.policy != CachePolicy::kKeyformer) {
     score.noise = NoiseKind::kNone;
     score.tau = 1.0F;

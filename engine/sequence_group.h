@@ -56,9 +56,6 @@ struct SequenceGroup {
   size_t live() const;
   Sequence& first() const { return *sequences.front(); }
   SchedulerEntry scheduler_entry(const ModelConfig& config) const;
-  // Whether any score is read: to choose what a decode step will attend to, or
-  // by a report.
-  bool scored() const;
   // The scores of the prompt (step 0), or of a sequence's decode step t = 1, 2,
   // ...
   ScoreOptions score(uint32_t step, uint32_t stream) const;

@@ -42,21 +42,43 @@ std::optional<uint64_t> GroupAvailable(const char* limit_path,
 
 }  // namespace
 
-int32_t PagesPerLayer(const RequestSizes& sizes) {
+int32_t TokenPages(const RequestSizes& sizes, int32_t layer) {
   const int32_t total = sizes.prompt_tokens + sizes.max_new_tokens;
-  return CeilDiv(std::min(sizes.budget, total) + 1, kPageTokens);
+  const int32_t most = std::min(sizes.rules.size(layer).budget, total);
+  return CeilDiv(most + 1, kPageTokens);
+}
+
+int32_t BoundPages(const RequestSizes& sizes, int32_t layer) {
+  if (!sizes.rules.bounded(layer)) return 0;
+  return CeilDiv(TokenPages(sizes, layer), kPageTokens);
+}
+
+int32_t PromptTokenPages(const RequestSizes& sizes, int32_t layer) {
+  const int32_t kept = TokenPages(sizes, layer);
+  if (sizes.rules.scope != SelectionScope::kModel) return kept;
+  return std::max(kept, CeilDiv(sizes.prompt_tokens + 1, kPageTokens));
+}
+
+CachePages CountPages(const RequestSizes& sizes, int32_t layers) {
+  CachePages pages;
+  for (int32_t layer = 0; layer < layers; ++layer) {
+    const int32_t bounds = BoundPages(sizes, layer);
+    pages.prompt += PromptTokenPages(sizes, layer) + bounds;
+    pages.kept += TokenPages(sizes, layer) + bounds;
+  }
+  return pages;
 }
 
 absl::Status CheckFitsPool(const RequestSizes& sizes,
                            int32_t layers,
                            int64_t pool_pages) {
-  const int64_t needed = int64_t{PagesPerLayer(sizes)} * layers;
+  const int64_t needed = CountPages(sizes, layers).prompt;
   if (needed <= pool_pages) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "the request can never fit: its cache needs ", needed, " pages (",
-      PagesPerLayer(sizes) * kPageTokens, " tokens in each of ", layers,
-      " layers), the pool has ", pool_pages, " (",
-      pool_pages / layers * kPageTokens, " tokens)"));
+      needed * kPageTokens / layers, " tokens in each of ", layers, " layers",
+      needed % layers == 0 ? "" : " on average", "), the pool has ", pool_pages,
+      " (", pool_pages / layers * kPageTokens, " tokens)"));
 }
 
 absl::Status CheckFitsWorkspace(const RequestSizes& sizes,

@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/request_validation.h"
+#include "engine/cache/request_sizes.h"
 #include "kernels/backend.h"
 
 namespace kf::engine {
@@ -15,9 +15,21 @@ constexpr int32_t CeilDiv(int32_t a, int32_t b) {
   return a / b + (a % b > 0 ? 1 : 0);
 }
 
-// Pages of one layer, fixed from admission to the end: k slots and the free one
-// that the next token takes, ceil((min(k, n + T) + 1) / 16).
-int32_t PagesPerLayer(const RequestSizes& sizes);
+// Pages of one layer after the prompt, fixed until the end: k_l slots and the
+// free one that the next token takes, ceil((min(k_l, n + T) + 1) / 16).
+int32_t TokenPages(const RequestSizes& sizes, int32_t layer);
+// Those that hold the bounds of these pages: Quest's.
+int32_t BoundPages(const RequestSizes& sizes, int32_t layer);
+// Pages of one layer during the prompt: the same, or all of the prompt's where
+// it is cut only when its last layer is complete (scope MODEL).
+int32_t PromptTokenPages(const RequestSizes& sizes, int32_t layer);
+
+// Of one sequence, in all layers, bounds included.
+struct CachePages {
+  int64_t prompt = 0;  // from admission until the prompt is done
+  int64_t kept = 0;    // from then to the end; at most `prompt`
+};
+CachePages CountPages(const RequestSizes& sizes, int32_t layers);
 
 // kFailedPrecondition, with both numbers in pages and in tokens, if the request
 // needs more pages than there are.

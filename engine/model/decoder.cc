@@ -19,6 +19,25 @@ absl::StatusOr<std::unique_ptr<Buffer>> AllocateFloats(Backend& backend,
       what);
 }
 
+DecodeAttentionItem DecodeItem(const DecodeRow& row, int32_t layer) {
+  const SequenceCache& cache = *row.cache;
+  const CacheRules& rules = cache.rules;
+  const LayerSize size = rules.size(layer);
+  const bool bounded = rules.bounded(layer);
+  return {.position = cache.seen(),
+          .held = cache.held(layer),
+          .budget = size.budget,
+          .recent = size.recent,
+          .cache = cache.span(layer),
+          .free_slot = cache.free_slot(layer),
+          .score = row.score,
+          .add_scores = row.add_scores,
+          .age = AgeOf(row),
+          .rank_positions = rules.rank_positions,
+          .bounds = bounded ? cache.bounds(layer) : PageSpan{},
+          .read_pages = bounded ? rules.read_pages : 0};
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(
@@ -40,7 +59,8 @@ Decoder::Decoder(const ModelConfig& config,
     : config_(config),
       options_(options),
       shape_(config.attention_shape(options.cache_dtype)),
-      backend_(backend) {}
+      backend_(backend),
+      kept_sets_(shape_, config.layers, backend) {}
 
 absl::Status Decoder::Allocate() {
   // A prompt wastes less than one page, so with one spare page a prompt the sum
@@ -72,38 +92,28 @@ absl::Status Decoder::Allocate() {
 absl::Status Decoder::DecodeStep(std::span<const DecodeRow> rows) {
   const auto count = static_cast<int64_t>(rows.size());
   KF_CHECK(count <= options_.max_batch);
+  KF_RETURN_IF_ERROR(kept_sets_.Begin(rows));
   ids_.clear();
-  decode_items_.clear();
-  for (const DecodeRow& row : rows) {
-    ids_.push_back(row.token);
-    decode_items_.push_back({.position = row.cache->seen(),
-                             .held = row.cache->held(),
-                             .budget = row.cache->budget,
-                             .recent = row.cache->recent,
-                             .cache = {},
-                             .free_slot = nullptr,
-                             .score = row.score,
-                             .add_scores = row.add_scores,
-                             .age = {},
-                             .bounds = {}});
-  }
+  for (const DecodeRow& row : rows) ids_.push_back(row.token);
   KF_RETURN_IF_ERROR(
       backend_.Embed(*weights_.embedding, ids_, hidden_->as<float>()));
   for (int32_t layer = 0; layer < config_.layers; ++layer) {
     const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
     KF_RETURN_IF_ERROR(Project(w, count));
-    for (size_t i = 0; i < rows.size(); ++i) {
-      decode_items_[i].cache = rows[i].cache->span(layer);
-      decode_items_[i].free_slot = rows[i].cache->free_slot(layer);
+    decode_items_.clear();
+    for (const DecodeRow& row : rows) {
+      decode_items_.push_back(DecodeItem(row, layer));
     }
+    kept_sets_.Defer(decode_items_);
     KF_RETURN_IF_ERROR(backend_.DecodeAttention({.shape = shape_,
                                                  .layer = layer,
                                                  .qkv = qkv_->as<float>(),
                                                  .out = attended_->as<float>(),
                                                  .items = decode_items_}));
+    KF_RETURN_IF_ERROR(kept_sets_.AfterLayer(layer));
     KF_RETURN_IF_ERROR(FinishLayer(w, count));
   }
-  return absl::OkStatus();
+  return kept_sets_.AfterStep();
 }
 
 absl::Status Decoder::PromptSlice(int32_t layer,
@@ -115,7 +125,7 @@ absl::Status Decoder::PromptSlice(int32_t layer,
   KF_RETURN_IF_ERROR(LoadPromptRows(layer, pieces));
   KF_RETURN_IF_ERROR(Project(w, rows));
   KF_RETURN_IF_ERROR(AttendPrompt(layer, pieces));
-  KF_RETURN_IF_ERROR(CompactComplete(layer, pieces));
+  KF_RETURN_IF_ERROR(CutComplete(layer, pieces));
   if (layer + 1 < config_.layers) {
     KF_RETURN_IF_ERROR(FinishLayer(w, rows));
     return MoveHidden(pieces, /*store=*/true);
@@ -171,6 +181,14 @@ absl::Status Decoder::Project(const LayerWeights& w, int64_t rows) {
   return backend_.Linear(*w.qkv, normed_->as<float>(), rows, qkv_->as<float>());
 }
 
+// Where a layer's K and V of a prompt are until they are cut.
+PageSpan Decoder::PromptKeys(int32_t layer, const PromptPiece& piece) const {
+  if (piece.cache->rules.scope == SelectionScope::kModel) {
+    return piece.cache->span(layer);
+  }
+  return {workspace_pool_->base(), piece.workspace};
+}
+
 absl::Status Decoder::AttendPrompt(int32_t layer,
                                    std::span<const PromptPiece> pieces) {
   prompt_items_.clear();
@@ -181,9 +199,10 @@ absl::Status Decoder::AttendPrompt(int32_t layer,
          .first_row = piece.first_row,
          .rows = piece.rows,
          .batch_row = batch_row,
-         .keys = {workspace_pool_->base(), piece.workspace},
+         .keys = PromptKeys(layer, piece),
          .score = piece.score,
-         .score_first_row = piece.score_first_row});
+         .score_first_row = piece.score_first_row,
+         .rank_positions = piece.cache->rules.rank_positions});
     batch_row += piece.rows;
   }
   return backend_.PromptAttention({.shape = shape_,
@@ -210,24 +229,49 @@ absl::Status Decoder::FinishLayer(const LayerWeights& w, int64_t rows) {
 }
 
 // Prompts whose last row has passed the layer leave their k tokens in the
-// sequence's own pages.
-absl::Status Decoder::CompactComplete(int32_t layer,
-                                      std::span<const PromptPiece> pieces) {
+// sequence's own pages; in scope MODEL, of all layers after the last.
+absl::Status Decoder::CutComplete(int32_t layer,
+                                  std::span<const PromptPiece> pieces) {
   for (const PromptPiece& piece : pieces) {
     const auto n = static_cast<int32_t>(piece.prompt.size());
     if (piece.first_row + piece.rows < n) continue;
-    const CompactLayer cut = {
-        .from = {workspace_pool_->base(), piece.workspace},
-        .to = piece.cache->span(layer),
-        .free_slot = piece.cache->free_slot(layer)};
-    KF_RETURN_IF_ERROR(backend_.Compact({.shape = shape_,
-                                         .prompt_tokens = n,
-                                         .budget = piece.cache->budget,
-                                         .recent = piece.cache->recent,
-                                         .layers = {&cut, 1},
-                                         .age = {}}));
+    if (piece.cache->rules.scope != SelectionScope::kModel) {
+      KF_RETURN_IF_ERROR(CutPrompt(piece, layer, layer + 1));
+    } else if (layer + 1 == config_.layers) {
+      KF_RETURN_IF_ERROR(CutPrompt(piece, 0, config_.layers));
+    }
   }
   return absl::OkStatus();
+}
+
+// Layers [first, end), which are of one size.
+absl::Status Decoder::CutPrompt(const PromptPiece& piece,
+                                int32_t first,
+                                int32_t end) {
+  const SequenceCache& cache = *piece.cache;
+  const CacheRules& rules = cache.rules;
+  const auto n = static_cast<int32_t>(piece.prompt.size());
+  cuts_.clear();
+  for (int32_t layer = first; layer < end; ++layer) {
+    cuts_.push_back({.from = PromptKeys(layer, piece),
+                     .to = cache.span(layer),
+                     .free_slot = cache.free_slot(layer)});
+  }
+  const LayerSize size = rules.size(first);
+  KF_RETURN_IF_ERROR(
+      backend_.Compact({.shape = shape_,
+                        .prompt_tokens = n,
+                        .budget = size.budget,
+                        .recent = size.recent,
+                        .layers = cuts_,
+                        .shared = rules.scope != SelectionScope::kHead,
+                        .age = {.enabled = rules.age,
+                                .prompt_tokens = n,
+                                .prompt_rows = rules.prompt_rows,
+                                .decode_rows = 0},
+                        .score_factor = static_cast<float>(rules.width)}));
+  if (!rules.bounded(first)) return absl::OkStatus();
+  return backend_.BoundPages(shape_, n, cache.span(first), cache.bounds(first));
 }
 
 // Moves the rows whose logits are wanted to the front of the batch: nothing

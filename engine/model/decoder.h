@@ -4,7 +4,9 @@
 //
 // Prompts go a layer at a time: their hidden states wait in a workspace, and
 // one layer's K and V in its pages, until the layer's last row has passed and
-// the cache is cut to its budget. Thread-compatible: the engine thread's.
+// the cache is cut to its budget. In scope MODEL the K and V of all layers wait
+// in the sequence's own pages, and are cut after the last layer.
+// Thread-compatible: the engine thread's.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +19,7 @@
 #include "engine/cache/page_pool.h"
 #include "engine/cache/sequence_cache.h"
 #include "engine/model/gguf.h"
+#include "engine/model/kept_sets.h"
 #include "engine/model/model_config.h"
 #include "engine/model/weights.h"
 #include "kernels/backend.h"
@@ -35,14 +38,6 @@ struct DecoderOptions {
   int32_t max_batch = 1;              // rows of a decode step
   int32_t workspace_tokens = 0;       // prompt tokens in flight, in all
   int32_t max_workspace_prompts = 0;  // prompts in flight
-};
-
-// One sequence feeds one token. score.tau is this step's.
-struct DecodeRow {
-  int32_t token = 0;
-  const SequenceCache* cache = nullptr;  // its `fed` excludes this token
-  ScoreOptions score;
-  bool add_scores = true;
 };
 
 // Rows of one prompt through one layer.
@@ -70,8 +65,8 @@ class Decoder {
   // Pages for the prompts in flight; a prompt takes ceil(n / 16) of them.
   PagePool& workspace_pool() { return *workspace_pool_; }
 
-  // All layers for rows.size() <= max_batch sequences. Row i of the result is
-  // final row i.
+  // All layers for rows.size() <= max_batch sequences; rows of beams of one
+  // request are consecutive (DecodeRow). Row i of the result is final row i.
   absl::Status DecodeStep(std::span<const DecodeRow> rows);
 
   // At most kPromptCallRows rows through `layer`. In the last layer the wanted
@@ -95,8 +90,9 @@ class Decoder {
   absl::Status Project(const LayerWeights& w, int64_t rows);
   absl::Status AttendPrompt(int32_t layer, std::span<const PromptPiece> pieces);
   absl::Status FinishLayer(const LayerWeights& w, int64_t rows);
-  absl::Status CompactComplete(int32_t layer,
-                               std::span<const PromptPiece> pieces);
+  PageSpan PromptKeys(int32_t layer, const PromptPiece& piece) const;
+  absl::Status CutComplete(int32_t layer, std::span<const PromptPiece> pieces);
+  absl::Status CutPrompt(const PromptPiece& piece, int32_t first, int32_t end);
   absl::StatusOr<int64_t> KeepWantedRows(std::span<const PromptPiece> pieces);
 
   const ModelConfig config_;
@@ -104,6 +100,7 @@ class Decoder {
   const AttentionShape shape_;
   Backend& backend_;
   ModelWeights weights_;
+  KeptSets kept_sets_;
   std::unique_ptr<PagePool> workspace_pool_;
   std::unique_ptr<Buffer> hidden_store_;  // [workspace pages * 16, hidden]
 
@@ -120,6 +117,7 @@ class Decoder {
   std::vector<int32_t> ids_;
   std::vector<DecodeAttentionItem> decode_items_;
   std::vector<PromptAttentionItem> prompt_items_;
+  std::vector<CompactLayer> cuts_;
   std::vector<RowCopy> copies_;
   std::vector<float> host_logits_;  // where logits_ is out of the host's reach
 };

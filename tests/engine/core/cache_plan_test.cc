@@ -17,21 +17,22 @@ RequestSizes Sizes(int32_t n, int32_t t, int32_t k) {
           .max_new_tokens = t,
           .cut_by_context = false,
           .budget = k,
-          .recent = 0};
+          .recent = 0,
+          .rules = {.sizes = {{k, 0}}}};
 }
 
 struct PagesCase {
   const char* name;
   int32_t n, t, k, pages;
 };
-class PagesPerLayerTest : public ::testing::TestWithParam<PagesCase> {};
-TEST_P(PagesPerLayerTest, IsTheBudgetAndOneFreeSlot) {
+class TokenPagesTest : public ::testing::TestWithParam<PagesCase> {};
+TEST_P(TokenPagesTest, IsTheBudgetAndOneFreeSlot) {
   const PagesCase& c = GetParam();
-  EXPECT_EQ(PagesPerLayer(Sizes(c.n, c.t, c.k)), c.pages);
+  EXPECT_EQ(TokenPages(Sizes(c.n, c.t, c.k), 0), c.pages);
 }
 INSTANTIATE_TEST_SUITE_P(
     Cases,
-    PagesPerLayerTest,
+    TokenPagesTest,
     ::testing::Values(PagesCase{"OneToken", 1, 0, 1, 1},
                       PagesCase{"FifteenAndTheFreeOne", 100, 100, 15, 1},
                       PagesCase{"SixteenNeedsASecond", 100, 100, 16, 2},

@@ -1,0 +1,27 @@
+// What the sizes of docs/keyformer.md come to for one request.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "engine/cache/cache_rules.h"
+#include "engine/request.h"
+
+namespace kf::engine {
+
+struct RequestSizes {
+  int32_t prompt_tokens = 0;   // n
+  int32_t max_new_tokens = 0;  // T, cut to context - n
+  bool cut_by_context = false;
+  int32_t budget = 0;  // k; n + T for full
+  int32_t recent = 0;  // w; n + T for full, 0 for quest
+  CacheRules rules = {};
+};
+
+// Fixes k, w and the rules of a request whose n and T are known.
+// kInvalidArgument names the field of `cache`, its value and the limit.
+absl::Status FixCacheSizes(const Request& request,
+                           int32_t layers,
+                           RequestSizes& sizes);
+
+}  // namespace kf::engine
