@@ -11,7 +11,6 @@ namespace {
 
 using testing::IsOk;
 using testing::StatusIs;
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
 TEST(CheckTlsFiles, WantsAPairThatBelongsTogether) {
   const testing::TempDir dir;
@@ -20,14 +19,16 @@ TEST(CheckTlsFiles, WantsAPairThatBelongsTogether) {
   std::ofstream(dir.File("empty"));
   EXPECT_THAT(CheckTlsFiles({a.cert_path, a.key_path, ""}), IsOk());
   EXPECT_THAT(CheckTlsFiles({a.cert_path, a.key_path, b.cert_path}), IsOk());
-  EXPECT_THAT(CheckTlsFiles({a.cert_path, b.key_path, ""}),
-              StatusIs(kInvalid, "--tls_key: " + b.key_path));
+  EXPECT_THAT(
+      CheckTlsFiles({a.cert_path, b.key_path, ""}),
+      StatusIs(absl::StatusCode::kInvalidArgument, "--tls_key: " + b.key_path));
   EXPECT_THAT(CheckTlsFiles({dir.File("none"), a.key_path, ""}),
-              StatusIs(kInvalid, "--tls_cert: "));
+              StatusIs(absl::StatusCode::kInvalidArgument, "--tls_cert: "));
   EXPECT_THAT(CheckTlsFiles({a.cert_path, dir.File("empty"), ""}),
-              StatusIs(kInvalid, "--tls_key: "));
-  EXPECT_THAT(CheckTlsFiles({a.cert_path, a.key_path, dir.File("empty")}),
-              StatusIs(kInvalid, "--tls_client_ca: "));
+              StatusIs(absl::StatusCode::kInvalidArgument, "--tls_key: "));
+  EXPECT_THAT(
+      CheckTlsFiles({a.cert_path, a.key_path, dir.File("empty")}),
+      StatusIs(absl::StatusCode::kInvalidArgument, "--tls_client_ca: "));
 }
 
 }  // namespace

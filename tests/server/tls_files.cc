@@ -11,7 +11,7 @@
 namespace kf::testing {
 namespace {
 
-void Check(bool good) {
+void Require(bool good) {
   if (!good) throw std::runtime_error("cannot make a test certificate");
 }
 
@@ -22,7 +22,7 @@ void AddExtension(X509* cert, int nid, const char* value) {
   const std::unique_ptr<X509_EXTENSION, decltype(&X509_EXTENSION_free)>
       extension(X509V3_EXT_conf_nid(nullptr, &context, nid, value),
                 X509_EXTENSION_free);
-  Check(extension != nullptr && X509_add_ext(cert, extension.get(), -1) == 1);
+  Require(extension != nullptr && X509_add_ext(cert, extension.get(), -1) == 1);
 }
 
 }  // namespace
@@ -31,7 +31,7 @@ TlsPair MakeTlsPair(const std::string& folder, const std::string& name) {
   const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> key(
       EVP_EC_gen("P-256"), EVP_PKEY_free);
   const std::unique_ptr<X509, decltype(&X509_free)> cert(X509_new(), X509_free);
-  Check(key != nullptr && cert != nullptr);
+  Require(key != nullptr && cert != nullptr);
   X509_set_version(cert.get(), 2);
   ASN1_INTEGER_set(X509_get_serialNumber(cert.get()), 1);
   X509_gmtime_adj(X509_getm_notBefore(cert.get()), -3600);
@@ -44,7 +44,7 @@ TlsPair MakeTlsPair(const std::string& folder, const std::string& name) {
   X509_set_issuer_name(cert.get(), subject);
   AddExtension(cert.get(), NID_basic_constraints, "critical,CA:TRUE");
   AddExtension(cert.get(), NID_subject_alt_name, "DNS:localhost,IP:127.0.0.1");
-  Check(X509_sign(cert.get(), key.get(), EVP_sha256()) > 0);
+  Require(X509_sign(cert.get(), key.get(), EVP_sha256()) > 0);
 
   const TlsPair pair{folder + "/" + name + ".key",
                      folder + "/" + name + ".crt"};
@@ -52,10 +52,10 @@ TlsPair MakeTlsPair(const std::string& folder, const std::string& name) {
       std::fopen(pair.key_path.c_str(), "w"), std::fclose);
   const std::unique_ptr<FILE, int (*)(FILE*)> cert_file(
       std::fopen(pair.cert_path.c_str(), "w"), std::fclose);
-  Check(key_file != nullptr && cert_file != nullptr);
-  Check(PEM_write_PrivateKey(key_file.get(), key.get(), nullptr, nullptr, 0,
-                             nullptr, nullptr) == 1);
-  Check(PEM_write_X509(cert_file.get(), cert.get()) == 1);
+  Require(key_file != nullptr && cert_file != nullptr);
+  Require(PEM_write_PrivateKey(key_file.get(), key.get(), nullptr, nullptr, 0,
+                               nullptr, nullptr) == 1);
+  Require(PEM_write_X509(cert_file.get(), cert.get()) == 1);
   return pair;
 }
 

@@ -15,7 +15,7 @@
 namespace kf::tools {
 namespace {
 
-constexpr char kExamples[] = R"(Examples:
+constexpr char kChatExamples[] = R"(Examples:
   keyformer chat
   keyformer chat --system "You are a poet." --temperature 0.8
   printf 'Hello!\nAnd in French?\n' | keyformer chat --quiet
@@ -23,7 +23,7 @@ constexpr char kExamples[] = R"(Examples:
 A line is a message. /reset forgets the conversation, /quit or Ctrl-D ends it;
 Ctrl-C stops an answer, and ends the program between two answers.)";
 
-struct Flags {
+struct ChatFlags {
   std::string system;
   bool quiet = false;
   RequestFlags request;
@@ -31,7 +31,7 @@ struct Flags {
 
 class Conversation {
  public:
-  Conversation(const Flags& flags, Session& session, Client& client)
+  Conversation(const ChatFlags& flags, Session& session, Client& client)
       : flags_(flags), session_(session), client_(client) {
     Reset();
   }
@@ -77,13 +77,13 @@ class Conversation {
     message.set_content(content);
   }
 
-  const Flags& flags_;
+  const ChatFlags& flags_;
   Session& session_;
   Client& client_;
   pb::Chat chat_;
 };
 
-ExitCode Run(const Flags& flags, Session& session) {
+ExitCode RunChat(const ChatFlags& flags, Session& session) {
   if (const absl::Status ok = CheckUtf8(flags.system, "--system"); !ok.ok()) {
     Fail(ok);
     return kExitUsage;
@@ -120,12 +120,12 @@ ExitCode Run(const Flags& flags, Session& session) {
 Subcommand AddChat(CLI::App& app, Session& session) {
   CLI::App* const sub =
       app.add_subcommand("chat", "Hold a conversation (a line is a message)");
-  sub->footer(kExamples);
-  const auto flags = std::make_shared<Flags>();
+  sub->footer(kChatExamples);
+  const auto flags = std::make_shared<ChatFlags>();
   sub->add_option("--system", flags->system, "What the model is told first");
   sub->add_flag("-q,--quiet", flags->quiet, "No summary after each answer");
   flags->request.AddTo(*sub);
-  return {sub, [flags, &session] { return Run(*flags, session); }};
+  return {sub, [flags, &session] { return RunChat(*flags, session); }};
 }
 
 }  // namespace kf::tools

@@ -14,7 +14,7 @@
 namespace kf::tools {
 namespace {
 
-constexpr char kExamples[] = R"(Examples:
+constexpr char kGenerateExamples[] = R"(Examples:
   keyformer generate "The capital of France is"
   keyformer generate --file prompt.txt --max_new_tokens 200
   git log -5 | keyformer generate - --temperature 0.7 --seed 1
@@ -22,9 +22,9 @@ constexpr char kExamples[] = R"(Examples:
   keyformer generate "Once" --policy full --logprobs --json
 
 The answer goes to standard output as it comes, a summary to standard error.
-Flags left out take the server's defaults (keyformer info shows them).)";
+GenerateFlags left out take the server's defaults (keyformer info shows them).)";
 
-struct Flags {
+struct GenerateFlags {
   std::string prompt;
   std::string file;
   std::string token_ids;
@@ -41,7 +41,8 @@ absl::Status FillInIds(const std::string& text, pb::TokenIds& out) {
   return absl::OkStatus();
 }
 
-absl::Status FillInInput(const Flags& flags, pb::GenerateRequest& request) {
+absl::Status FillInInput(const GenerateFlags& flags,
+                         pb::GenerateRequest& request) {
   if (!flags.token_ids.empty()) {
     return FillInIds(flags.token_ids, *request.mutable_token_ids());
   }
@@ -55,7 +56,7 @@ absl::Status FillInInput(const Flags& flags, pb::GenerateRequest& request) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<pb::GenerateRequest> MakeRequest(const Flags& flags,
+absl::StatusOr<pb::GenerateRequest> MakeRequest(const GenerateFlags& flags,
                                                 const Session& session) {
   pb::GenerateRequest request;
   request.set_model(session.model);
@@ -69,7 +70,7 @@ absl::StatusOr<pb::GenerateRequest> MakeRequest(const Flags& flags,
   return request;
 }
 
-void PrintResult(const Flags& flags, const StreamRun& run) {
+void PrintResult(const GenerateFlags& flags, const StreamRun& run) {
   if (flags.json) {
     const std::string text = run.result.ToJson().dump(
         2, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -84,7 +85,7 @@ void PrintResult(const Flags& flags, const StreamRun& run) {
                run.result.Summary(run.status).c_str());
 }
 
-ExitCode Run(const Flags& flags, Session& session) {
+ExitCode RunGenerate(const GenerateFlags& flags, Session& session) {
   const absl::StatusOr<pb::GenerateRequest> request =
       MakeRequest(flags, session);
   if (!request.ok()) {
@@ -112,8 +113,8 @@ ExitCode Run(const Flags& flags, Session& session) {
 Subcommand AddGenerate(CLI::App& app, Session& session) {
   CLI::App* const sub =
       app.add_subcommand("generate", "Continue a prompt and stream the answer");
-  sub->footer(kExamples);
-  const auto flags = std::make_shared<Flags>();
+  sub->footer(kGenerateExamples);
+  const auto flags = std::make_shared<GenerateFlags>();
   CLI::Option* const prompt =
       sub->add_option("prompt", flags->prompt, "The text, or - for stdin");
   CLI::Option* const file =
@@ -131,7 +132,7 @@ Subcommand AddGenerate(CLI::App& app, Session& session) {
   sub->add_flag("--json", flags->json, "Print one JSON object at the end");
   sub->add_flag("-q,--quiet", flags->quiet, "No summary");
   flags->request.AddTo(*sub);
-  return {sub, [flags, &session] { return Run(*flags, session); }};
+  return {sub, [flags, &session] { return RunGenerate(*flags, session); }};
 }
 
 }  // namespace kf::tools

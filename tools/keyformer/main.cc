@@ -9,7 +9,7 @@
 
 namespace {
 
-constexpr char kExamples[] = R"(Examples:
+constexpr char kMainExamples[] = R"(Examples:
   keyformer generate "The capital of France is"
   keyformer chat --system "Answer in one sentence."
   keyformer generate --file report.txt --policy keyformer --ratio 0.5
@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
       "Talks to a Keyformer server: text generation with a KV cache "
       "held at a budget.",
       "keyformer");
-  app.footer(kExamples);
+  app.footer(kMainExamples);
   app.require_subcommand(1);
   app.fallthrough();  // connection flags may follow the subcommand
   kf::tools::AddConnectFlags(app, session.connect);
