@@ -20,6 +20,10 @@ KF_FULL_PACKAGES=(
   debootstrap libclang-rt-dev libbenchmark-dev netavark podman runc shellcheck
   uidmap
 )
+# Measure quality (tests/quality), beside a built server.
+KF_QUALITY_PACKAGES=(
+  protobuf-compiler python3 python3-grpcio python3-protobuf
+)
 # Run a built server, as the image does: shared libraries alone.
 KF_RUNTIME_PACKAGES=(
   libabsl20220623 libcivetweb1 libgrpc++1.51 libpcre2-8-0
@@ -61,9 +65,10 @@ if [ "${BASH_SOURCE[0]}" = "$0" ]; then
     build) printf '%s\n' "${KF_BUILD_PACKAGES[@]}" ;;
     test) printf '%s\n' "${KF_TEST_PACKAGES[@]}" ;;
     full) printf '%s\n' "${KF_FULL_PACKAGES[@]}" ;;
+    quality) printf '%s\n' "${KF_QUALITY_PACKAGES[@]}" ;;
     runtime) printf '%s\n' "${KF_RUNTIME_PACKAGES[@]}" ;;
     *)
-      echo "usage: $0 build|test|full|runtime" >&2
+      echo "usage: $0 build|test|full|quality|runtime" >&2
       exit 2
       ;;
   esac
