@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -34,12 +35,27 @@ size_t PageBytes(const AttentionShape& shape);
 absl::Status PromptAttention(AttentionContext& context,
                              const PromptAttentionArgs& args);
 
+// Ranks are f32: sums over layers and heads in order, then the division by age.
 absl::Status Compact(AttentionContext& context, const CompactArgs& args);
+absl::Status AddRowScores(AttentionContext& context,
+                          const AddRowScoresArgs& args);
+absl::Status Evict(AttentionContext& context, const EvictArgs& args);
+absl::Status CopyPages(AttentionContext& context,
+                       const AttentionShape& shape,
+                       std::byte* base,
+                       std::span<const PageCopy> copies);
 
 // Keys are cut into chunks of kDecodeChunk slots, whose partial results are
 // combined in slot order.
 absl::Status DecodeAttention(AttentionContext& context,
                              const DecodeAttentionArgs& args);
+
+// The bounds of a prompt's pages (quest.h).
+absl::Status BoundPages(AttentionContext& context,
+                        const AttentionShape& shape,
+                        int32_t tokens,
+                        const PageSpan& cache,
+                        const PageSpan& bounds);
 
 std::vector<HeldTokens> ReadHeld(const AttentionShape& shape,
                                  const PageSpan& cache,

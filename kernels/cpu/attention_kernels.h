@@ -47,6 +47,14 @@ struct ScoreSpec {
   float tau;
 };
 
+// ScoreAge of backend.h; the sum of its fields fits an int32_t.
+struct AgeSpec {
+  bool enabled;
+  int32_t prompt_tokens;
+  int32_t prompt_rows;
+  int32_t decode_rows;
+};
+
 // NoiseRow of noise.h.
 struct NoiseWords {
   uint32_t a;
@@ -69,6 +77,7 @@ struct AppendToken {
 struct PromptTile {
   const HeadLayout* layout;
   HeadPages pages;
+  HeadPages keys;  // where K is read: `pages`, or rotated copies
   int32_t group;
   int32_t first_row;
   int32_t rows;       // 1 .. kTileRows
@@ -91,6 +100,7 @@ struct PromptTile {
 struct DecodeChunk {
   const HeadLayout* layout;
   HeadPages pages;  // the chunk's first page comes first
+  HeadPages keys;   // where K is read: `pages`, or rotated copies
   int32_t group;
   int32_t slots;      // 1 .. kDecodeChunk
   const uint32_t* q;  // [group][steps], packed
@@ -116,8 +126,37 @@ struct DecodeCombine {
   int64_t numerators_stride;
   float* out;  // [group][d]
   ScoreSpec score;
-  bool evict;
+  // Null: scores are added in the pages. Else out [slots]: what the row gives,
+  // 0 where it is not scored.
+  float* row_scores;
+};
+
+// Whom a head evicts: slots [0, slots) of the pages, of which only positions
+// and scores are read.
+struct VictimSearch {
+  const HeadLayout* layout;
+  HeadPages pages;
+  int32_t slots;
   int32_t last_candidate;  // positions above it are recent
+  AgeSpec age;
+};
+
+// Quest's bounds of 16 pages (quest.h): for each, the largest over the group's
+// queries of the sum over channels of max(q low, q high); NaN becomes infinity.
+struct PageBounds {
+  const HeadLayout* layout;
+  const unsigned char* block;  // of the bounds
+  int32_t group;
+  const uint32_t* q;  // [group][steps], packed
+  float* out;         // [kSlots]
+};
+
+// K of one block, each slot rotated by pairs {cos, sin} of its own.
+struct KeyRotation {
+  const HeadLayout* layout;
+  const unsigned char* from;
+  const float* const* cos_sin;  // [kSlots], of [rotary_dim]
+  unsigned char* to;            // [v_offset] bytes
 };
 
 struct AttentionKernels {
@@ -130,8 +169,12 @@ struct AttentionKernels {
                      uint32_t* out);
   void (*prompt_tile)(const PromptTile& tile);
   void (*decode_chunk)(const DecodeChunk& chunk);
-  // The victim's slot, or -1 (nothing evicted).
-  int32_t (*decode_combine)(const DecodeCombine& combine);
+  void (*decode_combine)(const DecodeCombine& combine);
+  // The slot of the candidate with the lowest score (over its age), ties to the
+  // latest position; NaN counts as infinity. -1: there is no candidate.
+  int32_t (*find_victim)(const VictimSearch& search);
+  void (*page_bounds)(const PageBounds& work);
+  void (*rotate_keys)(const KeyRotation& work);
   // zeta of `count` keys at `positions`: for tests.
   void (*noise)(int32_t kind,
                 NoiseWords words,

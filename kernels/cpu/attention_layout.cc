@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "kernels/core/noise.h"
@@ -82,6 +83,13 @@ const AttentionKernels& KernelsOf(SimdLevel level) {
 ScoreSpec MakeScoreSpec(const ScoreOptions& score) {
   KF_CHECK(!score.enabled || score.tau > 0.0F);
   return {score.enabled, static_cast<int32_t>(score.noise), score.tau};
+}
+
+AgeSpec MakeAgeSpec(const ScoreAge& age) {
+  KF_CHECK(age.prompt_tokens >= 0 && age.decode_rows >= 0 &&
+           age.decode_rows <=
+               std::numeric_limits<int32_t>::max() - age.prompt_tokens);
+  return {age.enabled, age.prompt_tokens, age.prompt_rows, age.decode_rows};
 }
 
 NoiseWords MakeNoiseWords(const ScoreOptions& score,

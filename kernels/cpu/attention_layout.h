@@ -24,6 +24,7 @@ HeadPages MakeHeadPages(const AttentionShape& shape,
 const AttentionKernels& KernelsOf(SimdLevel level);
 
 ScoreSpec MakeScoreSpec(const ScoreOptions& score);
+AgeSpec MakeAgeSpec(const ScoreAge& age);
 
 NoiseWords MakeNoiseWords(const ScoreOptions& score,
                           int32_t layer,

@@ -16,6 +16,9 @@ void PackQuery(const HeadLayout& layout,
                uint32_t* out);
 void AttendTile(const PromptTile& tile);
 void AttendChunk(const DecodeChunk& chunk);
-int32_t CombineChunks(const DecodeCombine& combine);
+void CombineChunks(const DecodeCombine& combine);
+int32_t FindVictim(const VictimSearch& search);
+void BoundBlock(const PageBounds& work);
+void RotateKeys(const KeyRotation& work);
 
 }  // namespace kf::cpu::KF_SIMD_NS

@@ -166,22 +166,22 @@ class CpuBackend : public Backend {
   absl::Status DecodeAttention(const DecodeAttentionArgs& args) override {
     return cpu::DecodeAttention(attention_, args);
   }
-  absl::Status AddRowScores(const AddRowScoresArgs& /*args*/) override {
-    return absl::UnimplementedError("AddRowScores");
+  absl::Status AddRowScores(const AddRowScoresArgs& args) override {
+    return cpu::AddRowScores(attention_, args);
   }
-  absl::Status Evict(const EvictArgs& /*args*/) override {
-    return absl::UnimplementedError("Evict");
+  absl::Status Evict(const EvictArgs& args) override {
+    return cpu::Evict(attention_, args);
   }
-  absl::Status CopyPages(const AttentionShape& /*shape*/,
-                         std::byte* /*base*/,
-                         std::span<const PageCopy> /*copies*/) override {
-    return absl::UnimplementedError("CopyPages");
+  absl::Status CopyPages(const AttentionShape& shape,
+                         std::byte* base,
+                         std::span<const PageCopy> copies) override {
+    return cpu::CopyPages(attention_, shape, base, copies);
   }
-  absl::Status BoundPages(const AttentionShape& /*shape*/,
-                          int32_t /*tokens*/,
-                          const PageSpan& /*cache*/,
-                          const PageSpan& /*bounds*/) override {
-    return absl::UnimplementedError("BoundPages");
+  absl::Status BoundPages(const AttentionShape& shape,
+                          int32_t tokens,
+                          const PageSpan& cache,
+                          const PageSpan& bounds) override {
+    return cpu::BoundPages(attention_, shape, tokens, cache, bounds);
   }
   absl::StatusOr<std::vector<HeldTokens>> ReadHeld(
       const AttentionShape& shape,

@@ -1,23 +1,33 @@
 // Cuts decode attention into chunks of keys.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <new>
+#include <numeric>
 #include <vector>
 
 #include "kernels/core/status.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/attention_layout.h"
+#include "kernels/cpu/quest.h"
+#include "kernels/cpu/rank_positions.h"
 
 namespace kf::cpu {
 namespace {
 
 // One sequence's part of the working memory.
 struct Row {
+  int32_t slots;  // that are read, of each head
   int32_t chunks;
-  int64_t first_item;    // of the work items
-  const float* cos_sin;  // [rotary_dim]
-  float* partials;       // [kv_heads][chunks][group][partial]
-  float* numerators;     // [query_heads][stride], if scored
+  int64_t first_item;          // of the work items
+  const float* cos_sin;        // [rotary_dim], of the position
+  const float* query_cos_sin;  // the same, or of the last rank
+  // Quest, where not all pages are read: [kv_heads][read_pages], page numbers.
+  int32_t read_pages;
+  int32_t* pages;
+  int32_t* ranks;     // rank positions: [kv_heads][slots]; else null
+  float* partials;    // [kv_heads][chunks][group][partial]
+  float* numerators;  // [query_heads][stride], if scored
   int64_t numerators_stride;
   std::atomic<int32_t>* open_chunks;  // [kv_heads]
 };
@@ -40,9 +50,22 @@ class Decode {
     uint32_t* q;  // [group][steps]
     NoiseWords* words;
     float* logits;  // [group][kDecodeChunk]
+    // Where a row needs them:
+    uint64_t* keys;          // [most slots or pages of a row]
+    unsigned char* rotated;  // K of a chunk
   };
 
   absl::Status Allocate();
+  absl::Status AllocateRow(const DecodeAttentionItem& item, Row& row);
+  absl::Status AllocateWorkers();
+  void Prepare(size_t row, int32_t head, const Worker& worker);
+  void Append(size_t row, int32_t head);
+  void PackQueries(size_t row, int32_t head, uint32_t* q) const;
+  HeadPages RotateChunk(size_t row,
+                        int32_t head,
+                        int32_t chunk,
+                        const HeadPages& pages,
+                        const Worker& worker);
   void RunItem(int64_t index, const Worker& worker);
   void RunChunk(size_t row, int32_t head, int32_t chunk, const Worker& worker);
   void Combine(size_t row, int32_t head);
@@ -59,6 +82,13 @@ class Decode {
   static bool Scored(const DecodeAttentionItem& item) {
     return item.score.enabled && item.add_scores;
   }
+  static bool Quest(const DecodeAttentionItem& item) {
+    return !item.bounds.pages.empty();
+  }
+  // Before the first chunk runs, the token must be in its page.
+  static bool Prepared(const DecodeAttentionItem& item) {
+    return Quest(item) || item.rank_positions;
+  }
 
   AttentionContext& context_;
   const DecodeAttentionArgs& args_;
@@ -66,7 +96,9 @@ class Decode {
   const HeadLayout layout_;
   const AttentionKernels& kernels_;
   const int32_t group_;
-  const int64_t partial_;  // floats of one head's partial result
+  const int64_t partial_;             // floats of one head's partial result
+  const float* rotations_ = nullptr;  // by rank, where a row needs them
+  std::vector<size_t> prepared_;      // rows
   std::vector<Row> rows_;
   std::vector<Worker> workers_;
 };
@@ -75,6 +107,12 @@ absl::Status Decode::Run() {
   context_.scratch.Reset();
   if (args_.items.empty()) return absl::OkStatus();
   KF_RETURN_IF_ERROR(Allocate());
+  context_.pool.ParallelFor(
+      std::ssize(prepared_) * shape_.kv_heads, [this](int64_t i, int worker) {
+        Prepare(prepared_[static_cast<size_t>(i / shape_.kv_heads)],
+                static_cast<int32_t>(i % shape_.kv_heads),
+                workers_[static_cast<size_t>(worker)]);
+      });
   const int64_t items =
       rows_.back().first_item + int64_t{rows_.back().chunks} * shape_.kv_heads;
   context_.pool.ParallelFor(items, [this](int64_t i, int worker) {
@@ -84,40 +122,88 @@ absl::Status Decode::Run() {
 }
 
 absl::Status Decode::Allocate() {
-  ScratchArena& scratch = context_.scratch;
   int32_t last = 0;
   for (const DecodeAttentionItem& item : args_.items) {
     last = std::max(last, item.position);
   }
   context_.rope.Prepare(shape_, last);
   int64_t items = 0;
-  for (const DecodeAttentionItem& item : args_.items) {
+  for (size_t i = 0; i < args_.items.size(); ++i) {
+    const DecodeAttentionItem& item = args_.items[i];
     KF_CHECK(item.held >= 0 && item.held <= item.budget);
+    KF_CHECK(item.held <= item.position);
     KF_CHECK(item.recent >= 0 && item.recent <= item.budget);
-    const int32_t slots = item.held + 1;
-    KF_CHECK(std::ssize(item.cache.pages) >= PagesFor(slots));
+    KF_CHECK(item.row_scores == nullptr || item.defer_eviction);
+    KF_CHECK(std::ssize(item.cache.pages) >= PagesFor(item.held + 1));
+    if (Prepared(item)) prepared_.push_back(i);
     Row row = {};
-    row.chunks = (slots + kDecodeChunk - 1) / kDecodeChunk;
     row.first_item = items;
+    KF_RETURN_IF_ERROR(AllocateRow(item, row));
     items += int64_t{row.chunks} * shape_.kv_heads;
-    KF_ASSIGN_OR_RETURN(float* cos_sin, scratch.Take<float>(shape_.head_dim));
-    context_.rope.Row(item.position, cos_sin);
-    row.cos_sin = cos_sin;
-    KF_ASSIGN_OR_RETURN(row.partials,
-                        scratch.Take<float>(int64_t{shape_.query_heads} *
-                                            row.chunks * partial_));
-    if (Scored(item)) {
-      row.numerators_stride = int64_t{PagesFor(slots)} * kPageTokens;
-      KF_ASSIGN_OR_RETURN(
-          row.numerators,
-          scratch.Take<float>(shape_.query_heads * row.numerators_stride));
-    }
-    KF_ASSIGN_OR_RETURN(row.open_chunks,
-                        scratch.Take<std::atomic<int32_t>>(shape_.kv_heads));
-    for (int32_t g = 0; g < shape_.kv_heads; ++g) {
-      new (row.open_chunks + g) std::atomic<int32_t>(row.chunks);
-    }
     rows_.push_back(row);
+  }
+  return AllocateWorkers();
+}
+
+absl::Status Decode::AllocateRow(const DecodeAttentionItem& item, Row& row) {
+  ScratchArena& scratch = context_.scratch;
+  row.slots = item.held + 1;
+  if (Quest(item)) {
+    KF_CHECK(!Scored(item) && !item.rank_positions);
+    KF_CHECK(item.held == item.position && item.held < item.budget);
+    const int32_t pages = PagesFor(row.slots);
+    KF_CHECK(std::ssize(item.bounds.pages) >= PagesFor(pages));
+    KF_CHECK(item.read_pages >= 0);
+    if (item.read_pages > 0 && item.read_pages < pages) {
+      row.read_pages = item.read_pages;
+      row.slots -= (pages - row.read_pages) * kPageTokens;
+      KF_ASSIGN_OR_RETURN(
+          row.pages,
+          scratch.Take<int32_t>(int64_t{shape_.kv_heads} * row.read_pages));
+    }
+  }
+  row.chunks = (row.slots + kDecodeChunk - 1) / kDecodeChunk;
+  const auto rotation = [&](int32_t position) -> absl::StatusOr<const float*> {
+    KF_ASSIGN_OR_RETURN(float* cos_sin, scratch.Take<float>(shape_.head_dim));
+    context_.rope.Row(position, cos_sin);
+    return cos_sin;
+  };
+  KF_ASSIGN_OR_RETURN(row.cos_sin, rotation(item.position));
+  row.query_cos_sin = row.cos_sin;
+  if (item.rank_positions) {
+    KF_ASSIGN_OR_RETURN(row.query_cos_sin, rotation(item.held));
+    KF_ASSIGN_OR_RETURN(
+        row.ranks, scratch.Take<int32_t>(int64_t{shape_.kv_heads} * row.slots));
+  }
+  KF_ASSIGN_OR_RETURN(
+      row.partials,
+      scratch.Take<float>(int64_t{shape_.query_heads} * row.chunks * partial_));
+  if (Scored(item)) {
+    row.numerators_stride = int64_t{PagesFor(row.slots)} * kPageTokens;
+    KF_ASSIGN_OR_RETURN(
+        row.numerators,
+        scratch.Take<float>(shape_.query_heads * row.numerators_stride));
+  }
+  KF_ASSIGN_OR_RETURN(row.open_chunks,
+                      scratch.Take<std::atomic<int32_t>>(shape_.kv_heads));
+  for (int32_t g = 0; g < shape_.kv_heads; ++g) {
+    new (row.open_chunks + g) std::atomic<int32_t>(row.chunks);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Decode::AllocateWorkers() {
+  ScratchArena& scratch = context_.scratch;
+  int32_t ranks = 0;
+  int32_t keys = 0;
+  for (const size_t i : prepared_) {
+    const DecodeAttentionItem& item = args_.items[i];
+    const int32_t slots = item.held + 1;
+    if (item.rank_positions) ranks = std::max(ranks, slots);
+    keys = std::max(keys, item.rank_positions ? slots : PagesFor(slots));
+  }
+  if (ranks > 0) {
+    KF_ASSIGN_OR_RETURN(rotations_, RankRotations(context_, shape_, ranks));
   }
   for (int i = 0; i < context_.pool.threads(); ++i) {
     Worker w = {};
@@ -126,9 +212,87 @@ absl::Status Decode::Allocate() {
     KF_ASSIGN_OR_RETURN(w.words, scratch.Take<NoiseWords>(group_));
     KF_ASSIGN_OR_RETURN(w.logits,
                         scratch.Take<float>(int64_t{group_} * kDecodeChunk));
+    KF_ASSIGN_OR_RETURN(w.keys, scratch.Take<uint64_t>(keys));
+    if (ranks > 0) {
+      KF_ASSIGN_OR_RETURN(w.rotated,
+                          scratch.Take<unsigned char>(PagesFor(kDecodeChunk) *
+                                                      KeyBytes(layout_)));
+    }
     workers_.push_back(w);
   }
   return absl::OkStatus();
+}
+
+// The new token of one head goes into its slot.
+void Decode::Append(size_t row, int32_t head) {
+  const DecodeAttentionItem& item = args_.items[row];
+  const HeadLayout layout = item.rank_positions ? Unrotated(layout_) : layout_;
+  const int32_t slot = item.free_slot[head];
+  const float* k =
+      QkvOf(row) + int64_t{shape_.query_heads + head} * shape_.head_dim;
+  kernels_.append(
+      {&layout, k, k + int64_t{shape_.kv_heads} * shape_.head_dim,
+       rows_[row].cos_sin,
+       BlockOf(MakeHeadPages(shape_, item.cache, head), slot / kPageTokens),
+       slot % kPageTokens, item.position});
+}
+
+void Decode::PackQueries(size_t row, int32_t head, uint32_t* q) const {
+  for (int32_t j = 0; j < group_; ++j) {
+    const int32_t h = head * group_ + j;
+    kernels_.pack_query(layout_, QkvOf(row) + int64_t{h} * shape_.head_dim,
+                        rows_[row].query_cos_sin,
+                        q + int64_t{j} * layout_.steps);
+  }
+}
+
+// What Quest and rank positions must know of a whole head first.
+void Decode::Prepare(size_t row, int32_t head, const Worker& worker) {
+  const DecodeAttentionItem& item = args_.items[row];
+  const Row& memory = rows_[row];
+  KF_CHECK(item.free_slot[head] >= 0 && item.free_slot[head] <= item.held);
+  Append(row, head);
+  const HeadPages pages = MakeHeadPages(shape_, item.cache, head);
+  if (item.rank_positions) {
+    FindRanks(layout_, pages, memory.slots, worker.keys,
+              memory.ranks + int64_t{head} * memory.slots);
+    return;
+  }
+  KF_CHECK(item.free_slot[head] == item.held);
+  const HeadPages bounds = MakeHeadPages(shape_, item.bounds, head);
+  const int32_t newest = item.held / kPageTokens;
+  const int32_t slot = item.held % kPageTokens;
+  UpdateBounds(layout_, pages, bounds, newest, slot, slot + 1);
+  if (memory.pages == nullptr) return;
+  PackQueries(row, head, worker.q);
+  ChoosePages(kernels_, {&layout_, pages, bounds, newest, memory.read_pages,
+                         group_, worker.q, worker.keys,
+                         memory.pages + int64_t{head} * memory.read_pages});
+}
+
+// Copies K of a chunk, rotated by rank.
+HeadPages Decode::RotateChunk(size_t row,
+                              int32_t head,
+                              int32_t chunk,
+                              const HeadPages& pages,
+                              const Worker& worker) {
+  static constexpr auto kEveryPage = [] {
+    std::array<int32_t, kDecodeChunk / kPageTokens> list = {};
+    std::iota(list.begin(), list.end(), 0);
+    return list;
+  }();
+  const Row& memory = rows_[row];
+  const int32_t end =
+      std::min(memory.slots - chunk * kDecodeChunk, kDecodeChunk);
+  const int32_t* ranks = memory.ranks + int64_t{head} * memory.slots +
+                         int64_t{chunk} * kDecodeChunk;
+  for (int32_t slot = 0; slot < end; slot += kPageTokens) {
+    const int32_t page = slot / kPageTokens;
+    RotateBlock(kernels_, layout_, rotations_, ranks + slot,
+                std::min(kPageTokens, end - slot), BlockOf(pages, page),
+                worker.rotated + page * KeyBytes(layout_));
+  }
+  return {worker.rotated, kEveryPage.data(), KeyBytes(layout_)};
 }
 
 void Decode::RunItem(int64_t index, const Worker& worker) {
@@ -153,31 +317,27 @@ void Decode::RunChunk(size_t row,
   const DecodeAttentionItem& item = args_.items[row];
   const Row& memory = rows_[row];
   const int32_t first = chunk * kDecodeChunk;
-  const int32_t slots = std::min(kDecodeChunk, item.held + 1 - first);
-  HeadPages pages = MakeHeadPages(shape_, item.cache, head);
+  const int32_t slots = std::min(kDecodeChunk, memory.slots - first);
   const int32_t free_slot = item.free_slot[head];
   KF_CHECK(free_slot >= 0 && free_slot <= item.held);
-  if (free_slot >= first && free_slot < first + slots) {
-    const float* k =
-        QkvOf(row) + int64_t{shape_.query_heads + head} * shape_.head_dim;
-    kernels_.append({&layout_, k,
-                     k + int64_t{shape_.kv_heads} * shape_.head_dim,
-                     memory.cos_sin, BlockOf(pages, free_slot / kPageTokens),
-                     free_slot % kPageTokens, item.position});
+  if (!Prepared(item) && free_slot >= first && free_slot < first + slots) {
+    Append(row, head);
   }
-  for (int32_t j = 0; j < group_; ++j) {
-    const int32_t h = head * group_ + j;
-    kernels_.pack_query(layout_, QkvOf(row) + int64_t{h} * shape_.head_dim,
-                        memory.cos_sin, worker.q + int64_t{j} * layout_.steps);
-    if (Scored(item)) {
-      worker.words[j] =
-          MakeNoiseWords(item.score, args_.layer, h, item.position);
-    }
+  PackQueries(row, head, worker.q);
+  for (int32_t j = 0; Scored(item) && j < group_; ++j) {
+    worker.words[j] = MakeNoiseWords(item.score, args_.layer, head * group_ + j,
+                                     item.position);
+  }
+  HeadPages pages = MakeHeadPages(shape_, item.cache, head);
+  if (memory.pages != nullptr) {
+    pages.pages = memory.pages + int64_t{head} * memory.read_pages;
   }
   pages.pages += first / kPageTokens;
   DecodeChunk work = {};
   work.layout = &layout_;
   work.pages = pages;
+  work.keys = item.rank_positions ? RotateChunk(row, head, chunk, pages, worker)
+                                  : pages;
   work.group = group_;
   work.slots = slots;
   work.q = worker.q;
@@ -200,7 +360,7 @@ void Decode::Combine(size_t row, int32_t head) {
   work.layout = &layout_;
   work.pages = MakeHeadPages(shape_, item.cache, head);
   work.group = group_;
-  work.slots = item.held + 1;
+  work.slots = memory.slots;
   work.partial = PartialsOf(memory, head);
   work.score = MakeScoreSpec(item.score);
   work.score.enabled = Scored(item);
@@ -210,11 +370,20 @@ void Decode::Combine(size_t row, int32_t head) {
   }
   work.out = args_.out + static_cast<int64_t>(row) * shape_.out_dim() +
              int64_t{head} * group_ * shape_.head_dim;
-  work.evict = item.held + 1 > item.budget;
-  work.last_candidate = item.position - item.recent;
-  const int32_t victim = kernels_.decode_combine(work);
-  KF_CHECK(!work.evict || victim >= 0);
-  item.free_slot[head] = work.evict ? victim : item.held + 1;
+  if (item.row_scores != nullptr) {
+    work.row_scores = item.row_scores + int64_t{head} * (item.held + 1);
+  }
+  kernels_.decode_combine(work);
+  if (item.defer_eviction) return;
+  if (item.held + 1 <= item.budget) {
+    item.free_slot[head] = item.held + 1;
+    return;
+  }
+  const int32_t victim = kernels_.find_victim(
+      {&layout_, work.pages, item.held + 1, item.position - item.recent,
+       MakeAgeSpec(item.age)});
+  KF_CHECK(victim >= 0);
+  item.free_slot[head] = victim;
 }
 
 }  // namespace

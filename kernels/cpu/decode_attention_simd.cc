@@ -27,7 +27,7 @@ constexpr int PagesAtOnce(int heads) {
 template <int kHeads>
 void ChunkLogits(const DecodeChunk& chunk, int32_t first) {
   const HeadLayout& layout = *chunk.layout;
-  const QkWork work = {chunk.pages,
+  const QkWork work = {chunk.keys,
                        (chunk.slots + kSlots - 1) / kSlots,
                        chunk.q + int64_t{first} * layout.steps,
                        kHeads,
@@ -174,7 +174,14 @@ float NoisyLead(const float* a, const float* b) {
   return (a[kMax] - b[kMax]) + (a[kLargest] - b[kLargest]);
 }
 
-// Adds one head's noisy softmax to the page scores.
+// row[0, count) += x; the row may end inside the vector, and what follows it
+// belongs to another thread.
+void AddToRow(VF x, int32_t count, float* row) {
+  const int32_t lanes = count < kLanes ? count : kLanes;
+  for (int32_t i = 0; i < lanes; ++i) row[i] += x[i];
+}
+
+// Adds one head's noisy softmax to the page scores, or to the row's.
 void AddScores(const DecodeCombine& combine, int32_t head, int32_t chunks) {
   const HeadLayout& layout = *combine.layout;
   const int64_t width = kPartialHeader + layout.padded_d;
@@ -203,6 +210,13 @@ void AddScores(const DecodeCombine& combine, int32_t head, int32_t chunks) {
     const int32_t end = combine.slots - begin < kDecodeChunk
                             ? combine.slots
                             : begin + kDecodeChunk;
+    if (combine.row_scores != nullptr) {
+      for (int32_t slot = begin; slot < end; slot += kLanes) {
+        AddToRow(Load(numerators + slot) * share, end - slot,
+                 combine.row_scores + slot);
+      }
+      continue;
+    }
     for (int32_t slot = begin; slot < end; slot += kLanes) {
       float* scores =
           reinterpret_cast<float*>(Block(combine.pages, slot / kSlots) +
@@ -211,45 +225,6 @@ void AddScores(const DecodeCombine& combine, int32_t head, int32_t chunks) {
       Store(Fma(Load(numerators + slot), share, Load(scores)), scores);
     }
   }
-}
-
-// The candidate with the lowest score, ties to the latest position. Scores that
-// are NaN never win; if all are, the first candidate's slot.
-int32_t FindVictim(const DecodeCombine& combine) {
-  VF best = BitsToFloat(SetBits(0x7F800000U));  // infinity
-  VI best_position = SetInt(-1);
-  VI best_slot = SetInt(-1);
-  int32_t fallback = -1;
-  for (int32_t slot = 0; slot < combine.slots; slot += kLanes) {
-    const unsigned char* block = Block(combine.pages, slot / kSlots);
-    const auto* scores =
-        reinterpret_cast<const float*>(block + combine.layout->score_offset) +
-        slot % kSlots;
-    const auto* positions = reinterpret_cast<const int32_t*>(
-                                block + combine.layout->position_offset) +
-                            slot % kSlots;
-    const VF score = Load(scores);
-    const VI position = reinterpret_cast<VI>(LoadBits(positions));
-    const VI candidate = (position <= SetInt(combine.last_candidate)) &
-                         LiveLanes(slot, combine.slots);
-    const VI better =
-        candidate &
-        ((score < best) | ((score == best) & (position > best_position)));
-    best = better ? score : best;
-    best_position = better ? position : best_position;
-    best_slot = better ? Iota() + SetInt(slot) : best_slot;
-    for (int i = 0; i < kLanes && fallback < 0; ++i) {
-      if (candidate[i] != 0) fallback = slot + i;
-    }
-  }
-  int winner = 0;
-  for (int i = 1; i < kLanes; ++i) {
-    if (best[i] < best[winner] ||
-        (best[i] == best[winner] && best_position[i] > best_position[winner])) {
-      winner = i;
-    }
-  }
-  return best_slot[winner] < 0 ? fallback : best_slot[winner];
 }
 
 }  // namespace
@@ -280,13 +255,15 @@ void AttendChunk(const DecodeChunk& chunk) {
   }
 }
 
-int32_t CombineChunks(const DecodeCombine& combine) {
+void CombineChunks(const DecodeCombine& combine) {
   const int32_t chunks = (combine.slots + kDecodeChunk - 1) / kDecodeChunk;
+  for (int32_t i = 0; combine.row_scores != nullptr && i < combine.slots; ++i) {
+    combine.row_scores[i] = 0.0F;
+  }
   for (int32_t j = 0; j < combine.group; ++j) {
     CombineOutput(combine, j, chunks);
     if (combine.score.enabled) AddScores(combine, j, chunks);
   }
-  return combine.evict ? FindVictim(combine) : -1;
 }
 
 namespace {
@@ -332,6 +309,9 @@ const AttentionKernels kAttentionKernels = {
     .prompt_tile = AttendTile,
     .decode_chunk = AttendChunk,
     .decode_combine = CombineChunks,
+    .find_victim = FindVictim,
+    .page_bounds = BoundBlock,
+    .rotate_keys = RotateKeys,
     .noise = Noise,
 };
 

@@ -1,11 +1,13 @@
 // Cuts prompt attention into row tiles.
 #include <algorithm>
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "kernels/core/status.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/attention_layout.h"
+#include "kernels/cpu/rank_positions.h"
 
 namespace kf::cpu {
 namespace {
@@ -50,6 +52,8 @@ class Prompt {
 
  private:
   absl::Status AllocateWorkers();
+  absl::Status RotateKeys();
+  HeadPages KeysOf(const Tile& tile, int32_t head) const;
   void AppendTile(const Tile& tile, const Worker& worker);
   void AttendTile(const Tile& tile, int32_t head, const Worker& worker);
   void AttendTiles(size_t begin, size_t end);
@@ -73,6 +77,9 @@ class Prompt {
   int64_t logits_stride_ = 0;
   std::vector<Worker> workers_;
   float* columns_ = nullptr;
+  // Of items with rank positions, by item: K of [kv_heads][pages], rotated.
+  std::vector<unsigned char*> rotated_;
+  int32_t* every_page_ = nullptr;  // 0, 1, ...
 };
 
 absl::Status Prompt::Run() {
@@ -117,6 +124,7 @@ absl::Status Prompt::Run() {
     AppendTile(tiles_[static_cast<size_t>(i)],
                workers_[static_cast<size_t>(worker)]);
   });
+  KF_RETURN_IF_ERROR(RotateKeys());
   size_t begin = 0;
   for (const size_t end : ends) {
     AttendTiles(begin, end);
@@ -150,7 +158,52 @@ absl::Status Prompt::AllocateWorkers() {
   return absl::OkStatus();
 }
 
+// Copies K of all rows so far of the items with rank positions, rotated.
+absl::Status Prompt::RotateKeys() {
+  std::vector<size_t> ranked;
+  for (size_t i = 0; i < args_.items.size(); ++i) {
+    if (args_.items[i].rank_positions) ranked.push_back(i);
+  }
+  if (ranked.empty()) return absl::OkStatus();
+  ScratchArena& scratch = context_.scratch;
+  KF_ASSIGN_OR_RETURN(const float* rotations,
+                      RankRotations(context_, shape_, max_keys_));
+  KF_ASSIGN_OR_RETURN(int32_t * ranks, scratch.Take<int32_t>(max_keys_));
+  std::iota(ranks, ranks + max_keys_, 0);
+  every_page_ = ranks;
+  rotated_.resize(args_.items.size(), nullptr);
+  const int64_t key_bytes = KeyBytes(layout_);
+  for (const size_t i : ranked) {
+    const PromptAttentionItem& item = args_.items[i];
+    const int32_t pages = PagesFor(item.first_row + item.rows);
+    const int64_t blocks = int64_t{shape_.kv_heads} * pages;
+    KF_ASSIGN_OR_RETURN(rotated_[i],
+                        scratch.Take<unsigned char>(blocks * key_bytes));
+    context_.pool.ParallelFor(blocks, [&](int64_t block, int /*worker*/) {
+      const auto head = static_cast<int32_t>(block / pages);
+      const auto page = static_cast<int32_t>(block % pages);
+      RotateBlock(kernels_, layout_, rotations, ranks + page * kPageTokens,
+                  kPageTokens,
+                  BlockOf(MakeHeadPages(shape_, item.keys, head), page),
+                  rotated_[i] + block * key_bytes);
+    });
+  }
+  return absl::OkStatus();
+}
+
+HeadPages Prompt::KeysOf(const Tile& tile, int32_t head) const {
+  const PromptAttentionItem& item = *tile.item;
+  if (!item.rank_positions) return MakeHeadPages(shape_, item.keys, head);
+  const int64_t key_bytes = KeyBytes(layout_);
+  const int32_t pages = PagesFor(item.first_row + item.rows);
+  return {rotated_[static_cast<size_t>(&item - args_.items.data())] +
+              int64_t{head} * pages * key_bytes,
+          every_page_, key_bytes};
+}
+
 void Prompt::AppendTile(const Tile& tile, const Worker& worker) {
+  const HeadLayout layout =
+      tile.item->rank_positions ? Unrotated(layout_) : layout_;
   for (int32_t r = 0; r < tile.rows; ++r) {
     const int32_t position = tile.first_row + r;
     context_.rope.Row(position, worker.cos_sin);
@@ -158,7 +211,7 @@ void Prompt::AppendTile(const Tile& tile, const Worker& worker) {
     for (int32_t g = 0; g < shape_.kv_heads; ++g) {
       const float* k = row + int64_t{shape_.query_heads + g} * shape_.head_dim;
       const HeadPages pages = MakeHeadPages(shape_, tile.item->keys, g);
-      kernels_.append({&layout_, k, k + int64_t{shape_.kv_heads} * layout_.d,
+      kernels_.append({&layout, k, k + int64_t{shape_.kv_heads} * layout_.d,
                        worker.cos_sin, BlockOf(pages, position / kPageTokens),
                        position % kPageTokens, position});
     }
@@ -188,6 +241,7 @@ void Prompt::AttendTile(const Tile& tile, int32_t head, const Worker& worker) {
   PromptTile work = {};
   work.layout = &layout_;
   work.pages = MakeHeadPages(shape_, tile.item->keys, head);
+  work.keys = KeysOf(tile, head);
   work.group = group_;
   work.first_row = tile.first_row;
   work.rows = tile.rows;

@@ -63,7 +63,7 @@ void RotateAndPack(const HeadLayout& layout,
 void TileLogits(const PromptTile& tile, const uint32_t* q, int32_t pages) {
   const HeadLayout& layout = *tile.layout;
   const QkWork work = {
-      tile.pages,   pages,        q,           tile.rows,
+      tile.keys,    pages,        q,           tile.rows,
       layout.steps, layout.scale, tile.logits, tile.logits_stride};
   if (layout.bf16) {
     QkLogits<kQkRows, kQkPages, true, false>(work);

@@ -1,105 +1,181 @@
-// Cuts a prompt's layer to its budget.
+// Cuts a prompt's layers to their budget.
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
+#include <vector>
 
 #include "kernels/core/status.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/attention_layout.h"
+#include "kernels/cpu/rank_key.h"
 
 namespace kf::cpu {
 namespace {
 
-// Ascending order of the result is descending score, then ascending position,
-// and total whatever the bits (NaN included).
-uint64_t RankKey(float score, int32_t position) {
-  const auto bits = std::bit_cast<uint32_t>(score + 0.0F);  // -0 becomes 0
-  const uint32_t ascending = (bits >> 31) != 0 ? ~bits : bits | 0x80000000U;
-  return (uint64_t{~ascending} << 32) | static_cast<uint32_t>(position);
+// Positions of a work item that sums the scores of all heads.
+constexpr int32_t kSumBlock = 256;
+
+class Cut {
+ public:
+  Cut(AttentionContext& context, const CompactArgs& args)
+      : context_(context),
+        args_(args),
+        layout_(MakeHeadLayout(args.shape)),
+        tokens_(args.prompt_tokens),
+        kept_(std::min(args.budget, args.prompt_tokens)),
+        // A budget of the whole prompt keeps it: every token counts as recent.
+        recent_(kept_ < tokens_ ? args.recent : tokens_) {}
+
+  absl::Status Run();
+
+ private:
+  // Memory of one worker.
+  struct Worker {
+    uint64_t* keys;  // [tokens]
+    int32_t* kept;   // [kept]
+  };
+
+  absl::StatusOr<Worker> NewWorker();
+  absl::StatusOr<const int32_t*> ChooseShared(const Worker& worker);
+  template <typename ScoreAt>
+  void Choose(const ScoreAt& score_at, const Worker& worker) const;
+  float ScoreOf(const HeadPages& from, int32_t p) const {
+    return ScoresOf(layout_, BlockOf(from, p / kPageTokens))[p % kPageTokens] *
+           args_.score_factor;
+  }
+  void FillPage(const HeadPages& from,
+                const int32_t* positions,
+                int32_t count,
+                unsigned char* to) const;
+
+  AttentionContext& context_;
+  const CompactArgs& args_;
+  const HeadLayout layout_;
+  const int32_t tokens_;
+  const int32_t kept_;
+  const int32_t recent_;
+};
+
+absl::StatusOr<Cut::Worker> Cut::NewWorker() {
+  Worker worker = {};
+  KF_ASSIGN_OR_RETURN(worker.keys, context_.scratch.Take<uint64_t>(tokens_));
+  KF_ASSIGN_OR_RETURN(worker.kept, context_.scratch.Take<int32_t>(kept_));
+  return worker;
 }
 
-// Writes the kept positions of a head, ascending, to kept[0, budget).
-void SelectHead(const HeadLayout& layout,
-                const HeadPages& from,
-                int32_t tokens,
-                int32_t budget,
-                int32_t recent,
-                uint64_t* keys,
-                int32_t* kept) {
-  const int32_t older = tokens - recent;
-  const int32_t best = budget - recent;
+// Writes the kept positions, ascending, to worker.kept.
+template <typename ScoreAt>
+void Cut::Choose(const ScoreAt& score_at, const Worker& worker) const {
+  const int32_t older = tokens_ - recent_;
+  const int32_t best = kept_ - recent_;
+  uint64_t* keys = worker.keys;
   for (int32_t p = 0; p < older; ++p) {
-    const float* scores = ScoresOf(layout, BlockOf(from, p / kPageTokens));
-    keys[p] = RankKey(scores[p % kPageTokens], p);
+    const float score = score_at(p);
+    keys[p] = RankKey(args_.age.enabled
+                          ? score / static_cast<float>(args_.age.RowsThatSaw(p))
+                          : score,
+                      p);
   }
   if (best > 0) std::nth_element(keys, keys + best - 1, keys + older);
   for (int32_t i = 0; i < best; ++i) {
-    kept[i] = static_cast<int32_t>(static_cast<uint32_t>(keys[i]));
+    worker.kept[i] = PositionOfKey(keys[i]);
   }
-  std::sort(kept, kept + best);
-  for (int32_t i = 0; i < recent; ++i) kept[best + i] = older + i;
+  std::sort(worker.kept, worker.kept + best);
+  for (int32_t i = 0; i < recent_; ++i) worker.kept[best + i] = older + i;
 }
 
-// Fills one page of the new list with `count` tokens of the old one.
-void CopyPage(const HeadLayout& layout,
-              const HeadPages& from,
-              const int32_t* positions,
-              int32_t count,
-              unsigned char* to) {
+// One choice by the sum over layers and heads, in order.
+absl::StatusOr<const int32_t*> Cut::ChooseShared(const Worker& worker) {
+  KF_ASSIGN_OR_RETURN(float* sums, context_.scratch.Take<float>(tokens_));
+  const int32_t blocks = (tokens_ + kSumBlock - 1) / kSumBlock;
+  context_.pool.ParallelFor(blocks, [&](int64_t block, int /*worker*/) {
+    const auto first = static_cast<int32_t>(block) * kSumBlock;
+    const int32_t end = std::min(tokens_, first + kSumBlock);
+    std::fill(sums + first, sums + end, 0.0F);
+    for (const CompactLayer& layer : args_.layers) {
+      for (int32_t g = 0; g < args_.shape.kv_heads; ++g) {
+        const HeadPages from = MakeHeadPages(args_.shape, layer.from, g);
+        for (int32_t p = first; p < end; ++p) sums[p] += ScoreOf(from, p);
+      }
+    }
+  });
+  Choose([sums](int32_t p) { return sums[p]; }, worker);
+  return worker.kept;
+}
+
+// Fills one page of the new list with `count` tokens of the old one. In place
+// too: positions ascend, so nothing is overwritten before it is read.
+void Cut::FillPage(const HeadPages& from,
+                   const int32_t* positions,
+                   int32_t count,
+                   unsigned char* to) const {
   std::array<const unsigned char*, kPageTokens> source = {};
+  const int64_t row_bytes = int64_t{layout_.d} * (layout_.bf16 ? 2 : 4);
   for (int32_t j = 0; j < count; ++j) {
     const int32_t p = positions[j];
     unsigned char* block = BlockOf(from, p / kPageTokens);
     const int32_t slot = p % kPageTokens;
     source[static_cast<size_t>(j)] = block + slot * 4;
-    const int64_t row_bytes = int64_t{layout.d} * (layout.bf16 ? 2 : 4);
-    std::memcpy(to + layout.v_offset + j * row_bytes,
-                block + layout.v_offset + slot * row_bytes,
-                static_cast<size_t>(row_bytes));
-    PositionsOf(layout, to)[j] = PositionsOf(layout, block)[slot];
-    ScoresOf(layout, to)[j] = ScoresOf(layout, block)[slot];
+    unsigned char* v = to + layout_.v_offset + j * row_bytes;
+    const unsigned char* old_v = block + layout_.v_offset + slot * row_bytes;
+    if (v != old_v) std::memcpy(v, old_v, static_cast<size_t>(row_bytes));
+    PositionsOf(layout_, to)[j] = PositionsOf(layout_, block)[slot];
+    ScoresOf(layout_, to)[j] = ScoreOf(from, p);
   }
   // K is stored by steps; a slot's word of each step moves on its own.
-  for (int64_t step = 0; step < layout.steps; ++step) {
+  for (int64_t step = 0; step < layout_.steps; ++step) {
     for (int32_t j = 0; j < count; ++j) {
-      std::memcpy(to + (step * kPageTokens + j) * 4,
+      uint32_t word;
+      std::memcpy(&word,
                   source[static_cast<size_t>(j)] + step * kPageTokens * 4, 4);
+      std::memcpy(to + (step * kPageTokens + j) * 4, &word, 4);
     }
   }
+}
+
+absl::Status Cut::Run() {
+  const AttentionShape& shape = args_.shape;
+  KF_CHECK(tokens_ >= 1 && args_.budget >= 1 && !args_.layers.empty());
+  KF_CHECK(args_.recent >= 0 && args_.recent <= args_.budget);
+  for (const CompactLayer& layer : args_.layers) {
+    KF_CHECK(std::ssize(layer.from.pages) >= PagesFor(tokens_));
+    KF_CHECK(std::ssize(layer.to.pages) >= PagesFor(kept_));
+  }
+  context_.scratch.Reset();
+  std::vector<Worker> workers;
+  for (int i = 0; i < (args_.shared ? 1 : context_.pool.threads()); ++i) {
+    KF_ASSIGN_OR_RETURN(workers.emplace_back(), NewWorker());
+  }
+  const int32_t* shared = nullptr;
+  if (args_.shared) {
+    KF_ASSIGN_OR_RETURN(shared, ChooseShared(workers[0]));
+  }
+  const int64_t heads = std::ssize(args_.layers) * shape.kv_heads;
+  context_.pool.ParallelFor(heads, [&](int64_t i, int worker) {
+    const CompactLayer& layer =
+        args_.layers[static_cast<size_t>(i / shape.kv_heads)];
+    const auto head = static_cast<int32_t>(i % shape.kv_heads);
+    const HeadPages from = MakeHeadPages(shape, layer.from, head);
+    const HeadPages to = MakeHeadPages(shape, layer.to, head);
+    const int32_t* chosen = shared;
+    if (chosen == nullptr) {
+      const Worker& memory = workers[static_cast<size_t>(worker)];
+      Choose([&](int32_t p) { return ScoreOf(from, p); }, memory);
+      chosen = memory.kept;
+    }
+    for (int32_t slot = 0; slot < kept_; slot += kPageTokens) {
+      FillPage(from, chosen + slot, std::min(kPageTokens, kept_ - slot),
+               BlockOf(to, slot / kPageTokens));
+    }
+    layer.free_slot[head] = kept_;
+  });
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::Status Compact(AttentionContext& context, const CompactArgs& args) {
-  const AttentionShape& shape = args.shape;
-  const HeadLayout layout = MakeHeadLayout(shape);
-  const int32_t n = args.prompt_tokens;
-  const int32_t kept = std::min(args.budget, n);
-  KF_CHECK(n >= 1 && args.budget >= 1);
-  KF_CHECK(args.recent >= 0 && args.recent <= args.budget);
-  KF_CHECK(std::ssize(args.layers[0].from.pages) >= PagesFor(n));
-  KF_CHECK(std::ssize(args.layers[0].to.pages) >= PagesFor(kept));
-  context.scratch.Reset();
-  KF_ASSIGN_OR_RETURN(uint64_t * keys, context.scratch.Take<uint64_t>(
-                                           int64_t{shape.kv_heads} * n));
-  KF_ASSIGN_OR_RETURN(int32_t * positions, context.scratch.Take<int32_t>(
-                                               int64_t{shape.kv_heads} * kept));
-  context.pool.ParallelFor(shape.kv_heads, [&](int64_t g, int /*worker*/) {
-    const auto head = static_cast<int32_t>(g);
-    const HeadPages from = MakeHeadPages(shape, args.layers[0].from, head);
-    const HeadPages to = MakeHeadPages(shape, args.layers[0].to, head);
-    int32_t* chosen = positions + g * kept;
-    // A budget of the whole prompt keeps it: every token counts as recent.
-    SelectHead(layout, from, n, kept, kept < n ? args.recent : n, keys + g * n,
-               chosen);
-    for (int32_t slot = 0; slot < kept; slot += kPageTokens) {
-      CopyPage(layout, from, chosen + slot, std::min(kPageTokens, kept - slot),
-               BlockOf(to, slot / kPageTokens));
-    }
-    args.layers[0].free_slot[g] = kept;
-  });
-  return absl::OkStatus();
+  return Cut(context, args).Run();
 }
 
 }  // namespace kf::cpu

@@ -1,0 +1,88 @@
+// What only Quest and rank positions need, compiled once per SIMD level: bounds
+// of pages, and K rotated as it is read.
+#include "kernels/cpu/attention_simd.h"
+#include "kernels/cpu/attention_vec.h"
+
+namespace kf::cpu::KF_SIMD_NS {
+namespace {
+
+// sum + the most that x can give between low and high.
+VF AddBound(VF sum, float x, VF low, VF high) {
+  return sum + Max(Set(x) * low, Set(x) * high);
+}
+
+float BitsToOneFloat(uint32_t bits) {
+  float x;
+  __builtin_memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+
+}  // namespace
+
+// Channels in order.
+void BoundBlock(const PageBounds& work) {
+  const HeadLayout& layout = *work.layout;
+  const VF infinity = BitsToFloat(SetBits(0x7F800000U));
+  for (int v = 0; v < kPageVecs; ++v) {
+    const unsigned char* lows = work.block + v * kVecBytes;
+    const unsigned char* highs = lows + layout.v_offset;
+    VF best = -infinity;
+    for (int32_t j = 0; j < work.group; ++j) {
+      const uint32_t* q = work.q + int64_t{j} * layout.steps;
+      VF sum = Zero();
+      for (int32_t step = 0; step < layout.steps; ++step) {
+        const VU low = LoadBits(lows + step * 64);
+        const VU high = LoadBits(highs + step * 64);
+        if (layout.bf16) {
+          sum = AddBound(sum, BitsToOneFloat(q[step] << 16), EvenBf16(low),
+                         EvenBf16(high));
+          sum = AddBound(sum, BitsToOneFloat(q[step] & 0xFFFF0000U),
+                         OddBf16(low), OddBf16(high));
+        } else {
+          sum = AddBound(sum, BitsToOneFloat(q[step]), BitsToFloat(low),
+                         BitsToFloat(high));
+        }
+      }
+      best = Max(sum == sum ? sum : infinity, best);
+    }
+    Store(best, work.out + v * kLanes);
+  }
+}
+
+// The arithmetic of Rotate in prompt_attention_simd.cc: no fused multiply-add.
+void RotateKeys(const KeyRotation& work) {
+  const HeadLayout& layout = *work.layout;
+  const int64_t line = kSlots * 4;
+  for (int32_t i = 0; i < layout.rotary_dim; i += 2) {
+    float cosines[kSlots];
+    float sines[kSlots];
+    for (int s = 0; s < kSlots; ++s) {
+      cosines[s] = work.cos_sin[s][i];
+      sines[s] = work.cos_sin[s][i + 1];
+    }
+    for (int v = 0; v < kPageVecs; ++v) {
+      const VF c = Load(cosines + v * kLanes);
+      const VF s = Load(sines + v * kLanes);
+      const int64_t at = (layout.bf16 ? i / 2 : i) * line + v * kVecBytes;
+      const VU word = LoadBits(work.from + at);
+      const VF a = layout.bf16 ? EvenBf16(word) : BitsToFloat(word);
+      const VF b = layout.bf16 ? OddBf16(word)
+                               : BitsToFloat(LoadBits(work.from + at + line));
+      const VF x = a * c - b * s;
+      const VF y = a * s + b * c;
+      if (layout.bf16) {
+        StoreBits((RoundToBf16Bits(x) >> 16) | RoundToBf16Bits(y),
+                  work.to + at);
+      } else {
+        Store(x, reinterpret_cast<float*>(work.to + at));
+        Store(y, reinterpret_cast<float*>(work.to + at + line));
+      }
+    }
+  }
+  const int32_t rotated =
+      layout.bf16 ? layout.rotary_dim / 2 : layout.rotary_dim;
+  __builtin_memcpy(work.to + rotated * line, work.from + rotated * line,
+                   static_cast<uint64_t>((layout.steps - rotated) * line));
+}
+
+}  // namespace kf::cpu::KF_SIMD_NS
