@@ -3,32 +3,28 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/cache/cache_plan.h"
 #include "kernels/core/status.h"
 
 namespace kf::engine {
 
 absl::StatusOr<std::unique_ptr<EngineCore>> EngineCore::Create(Parts parts) {
-  const size_t slots = static_cast<size_t>(parts.limits.max_batch) *
-                       static_cast<size_t>(parts.config.layers) *
-                       static_cast<size_t>(parts.config.kv_heads);
   KF_ASSIGN_OR_RETURN(
-      auto free_slots,
-      parts.backend.Allocate(slots * sizeof(int32_t), "free slots"));
+      auto caches,
+      CacheStore::Create(parts.config, parts.decoder.shape(),
+                         parts.limits.max_batch, parts.backend, parts.pool));
   return std::unique_ptr<EngineCore>(
-      new EngineCore(std::move(parts), std::move(free_slots)));
+      new EngineCore(std::move(parts), std::move(caches)));
 }
 
-EngineCore::EngineCore(Parts parts, std::unique_ptr<Buffer> free_slots)
+EngineCore::EngineCore(Parts parts, std::unique_ptr<CacheStore> caches)
     : parts_(std::move(parts)),
       scheduler_(parts_.limits),
+      caches_(std::move(caches)),
       runner_(parts_.config, parts_.decoder, parts_.backend),
-      emitter_(
-          parts_.tokenizer, parts_.config.vocabulary, parts_.backend.workers()),
-      free_slots_(std::move(free_slots)) {
-  for (int32_t slot = parts_.limits.max_batch - 1; slot >= 0; --slot) {
-    unused_slots_.push_back(slot);
-  }
-}
+      emitter_(parts_.tokenizer,
+               parts_.config.vocabulary,
+               parts_.backend.workers()) {}
 
 void EngineCore::SetObserver(EngineObserver* observer) {
   KF_CHECK(idle());
@@ -95,21 +91,10 @@ void EngineCore::Admit(const StepPlan& plan, TimePoint now) {
     SequenceGroup& group = *groups_.at(id);
     group.admitted = now;
     CountUnqueued(group);
-    Sequence& s = group.first();
-    s.slot = unused_slots_.back();
-    unused_slots_.pop_back();
-    SequenceCache& cache = s.cache;
-    cache.base = parts_.pool.base();
-    cache.kv_heads = parts_.config.kv_heads;
-    cache.free_slots = free_slots_->as<int32_t>() + int64_t{s.slot} *
-                                                        parts_.config.layers *
-                                                        parts_.config.kv_heads;
-    cache.prompt_tokens = group.sizes.prompt_tokens;
-    cache.rules = group.sizes.rules;
-    TakePages(group.sizes, parts_.config.layers, parts_.pool, cache);
+    caches_->Open(group);
     group.workspace = parts_.decoder.workspace_pool().Take(
         CeilDiv(group.sizes.prompt_tokens, kPageTokens));
-    Count(s, cache.seen());
+    Count(group.first(), group.first().cache.seen());
     observer_->OnAdmitted(ToSeconds(now - group.arrival),
                           static_cast<uint32_t>(group.sizes.prompt_tokens),
                           group.request.cache.policy == CachePolicy::kFull
@@ -130,9 +115,12 @@ int32_t EngineCore::RunDecode(const StepPlan& plan) {
       rows.push_back(s.get());
     }
   }
-  const absl::Status status = runner_.Decode(
-      rows,
-      [this](std::span<const Runner::LogitsRow> read) { TakeRows(read); });
+  absl::Status status = caches_->PrepareStep(rows);
+  if (status.ok()) {
+    status = runner_.Decode(
+        rows,
+        [this](std::span<const Runner::LogitsRow> read) { TakeRows(read); });
+  }
   if (!status.ok()) {
     for (const RequestId id : plan.decode) Fail(id, status);
   } else if (evicted > 0) {
@@ -221,13 +209,16 @@ void EngineCore::TakePromptRow(const Runner::LogitsRow& row,
   }
   group.prompt_done = now;
   ReleaseWorkspace(group);
-  if (const int64_t pages =
-          ReturnPromptPages(group.sizes, parts_.pool, group.first().cache)) {
-    scheduler_.Shrink(group.id, pages);
-  }
   if (const int32_t evicted = group.first().cache.evicted(); evicted > 0) {
     observer_->OnEvicted(static_cast<uint32_t>(evicted));
   }
+  if (auto status = caches_->Fork(group); !status.ok()) {
+    Fail(group.id, status);
+    return;
+  }
+  const CachePages pages = CountPages(group.sizes, parts_.config.layers);
+  scheduler_.Shrink(group.id, /*rows=*/0, pages.prompt - pages.kept);
+  for (const auto& s : group.sequences) Count(*s, s->cache.seen());
   if (group.sizes.max_new_tokens == 0) {
     FinishAll(group, FinishReason::kLength, now);
     return;
@@ -263,6 +254,8 @@ void EngineCore::Emit(Sequence& s, Update update) {
   s.finished = true;
   if (group.live() > 0) {
     ReleaseSequence(s);
+    scheduler_.Shrink(group.id, /*rows=*/1,
+                      CountPages(group.sizes, parts_.config.layers).each);
     group.sink->OnUpdate(std::move(update));
     return;
   }
@@ -318,10 +311,8 @@ void EngineCore::ReleaseWorkspace(SequenceGroup& group) {
 }
 
 void EngineCore::ReleaseSequence(Sequence& s) {
-  GivePages(parts_.pool, s.cache);
+  caches_->Close(s);
   Count(s, 0);
-  if (s.slot >= 0) unused_slots_.push_back(s.slot);
-  s.slot = -1;
 }
 
 void EngineCore::Release(SequenceGroup& group) {

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/cache/page_pool.h"
+#include "engine/cache_store.h"
 #include "engine/clock.h"
 #include "engine/model/decoder.h"
 #include "engine/observer.h"
@@ -80,7 +81,7 @@ class EngineCore {
     TokenEmitter::Choice choice = {};
   };
 
-  EngineCore(Parts parts, std::unique_ptr<Buffer> free_slots);
+  EngineCore(Parts parts, std::unique_ptr<CacheStore> caches);
   void Drop(const StepPlan& plan, TimePoint now);
   void Admit(const StepPlan& plan, TimePoint now);
   int32_t RunDecode(const StepPlan& plan);
@@ -107,13 +108,12 @@ class EngineCore {
   EngineObserver null_observer_;
   EngineObserver* observer_ = &null_observer_;
   Scheduler scheduler_;
+  std::unique_ptr<CacheStore> caches_;
   Runner runner_;
   TokenEmitter emitter_;
   std::vector<Reading> readings_;  // scratch of TakeRows
   std::unordered_map<RequestId, std::unique_ptr<SequenceGroup>> groups_;
-  std::unique_ptr<Buffer> free_slots_;  // int32 [max_batch, layers, G]
-  std::vector<int32_t> unused_slots_;   // rows of free_slots_
-  std::vector<Ending> endings_;         // not told yet
+  std::vector<Ending> endings_;  // not told yet
   CoreReport report_;
 };
 

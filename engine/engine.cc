@@ -29,6 +29,7 @@ struct Engine::Impl {
   absl::Status LoadMemory();
   absl::Status WarmUp();
   void Run();
+  absl::Status CheckFits(const RequestSizes& sizes) const;
   absl::Status Enqueue(std::unique_ptr<SequenceGroup> group);
   void TakeReport(const CoreReport& report);
 
@@ -187,6 +188,12 @@ absl::Status Engine::Impl::WarmUp() {
   return absl::OkStatus();
 }
 
+absl::Status Engine::Impl::CheckFits(const RequestSizes& sizes) const {
+  KF_RETURN_IF_ERROR(CheckFitsBatch(sizes, options.max_batch));
+  KF_RETURN_IF_ERROR(CheckFitsPool(sizes, config.layers, pool->total()));
+  return CheckFitsWorkspace(sizes, options.prefill_workspace_tokens);
+}
+
 absl::Status Engine::Impl::Enqueue(std::unique_ptr<SequenceGroup> group) {
   const MutexLock lock(mu);
   if (draining || stopping) {
@@ -274,13 +281,7 @@ absl::StatusOr<RequestId> Engine::Submit(Request request,
   };
   const auto sizes = ValidateRequest(request, impl.limits);
   if (!sizes.ok()) return reject(RejectReason::kInvalid, sizes.status());
-  if (auto fits = CheckFitsPool(*sizes, impl.config.layers, impl.pool->total());
-      !fits.ok()) {
-    return reject(RejectReason::kNeverFits, std::move(fits));
-  }
-  if (auto fits =
-          CheckFitsWorkspace(*sizes, impl.options.prefill_workspace_tokens);
-      !fits.ok()) {
+  if (auto fits = impl.CheckFits(*sizes); !fits.ok()) {
     return reject(RejectReason::kNeverFits, std::move(fits));
   }
   RequestId id = 0;

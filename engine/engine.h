@@ -26,7 +26,7 @@ struct EngineOptions {
   DType cache_dtype = DType::kBF16;  // kF32 or kBF16
   BackendOptions backend;
   uint64_t kv_pool_bytes = 0;            // 0: a quarter of available memory
-  int32_t max_batch = 64;                // requests running at once, [1, 4096]
+  int32_t max_batch = 64;                // sequences running, [1, 4096]
   int32_t max_queue_requests = 1024;     // waiting, >= 1
   int64_t max_queue_tokens = 1 << 20;    // prompt tokens waiting, >= 1
   int32_t prefill_workspace_tokens = 0;  // prompts in flight; 0: the context

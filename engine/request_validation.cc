@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/sequence_rules.h"
 #include "kernels/core/status.h"
 
 namespace kf::engine {
@@ -179,6 +180,7 @@ absl::StatusOr<RequestSizes> ValidateRequest(const Request& request,
   KF_RETURN_IF_ERROR(CheckStopping(request.stopping, limits));
   KF_RETURN_IF_ERROR(CheckCache(request.cache));
   KF_RETURN_IF_ERROR(CheckOutput(request, limits));
+  KF_RETURN_IF_ERROR(CheckSequences(request, limits.vocabulary));
 
   KF_ASSIGN_OR_RETURN(const uint64_t wanted,
                       RequestedNewTokens(request, limits));
@@ -188,6 +190,11 @@ absl::StatusOr<RequestSizes> ValidateRequest(const Request& request,
   sizes.max_new_tokens = static_cast<int32_t>(std::min(wanted, room));
   sizes.cut_by_context = wanted > room;
   KF_RETURN_IF_ERROR(FixCacheSizes(request, limits.layers, sizes));
+  sizes.sequences = CountSequences(request);
+  // Where nothing is evicted, nobody writes to the prompt's pages again.
+  const CachePolicy policy = request.cache.policy;
+  sizes.shares_prompt = sizes.sequences > 1 && (policy == CachePolicy::kFull ||
+                                                policy == CachePolicy::kQuest);
   return sizes;
 }
 

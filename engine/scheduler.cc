@@ -9,6 +9,7 @@
 namespace kf::engine {
 
 void Scheduler::Add(const SchedulerEntry& entry) {
+  KF_CHECK(entry.rows >= 1 && entry.rows <= limits_.max_batch);
   KF_CHECK(entry.cache_pages <= limits_.pool_pages);
   KF_CHECK(entry.prompt_tokens <= limits_.workspace_tokens);
   queue_.emplace(QueueKey{-int64_t{entry.priority}, arrivals_++}, entry);
@@ -25,28 +26,32 @@ StepPlan Scheduler::Plan(TimePoint now) {
   return plan;
 }
 
-Scheduler::Running& Scheduler::Find(RequestId id) {
+std::vector<Scheduler::Running>::iterator Scheduler::Find(RequestId id) {
   const auto found =
       std::find_if(running_.begin(), running_.end(),
                    [&](const Running& r) { return r.entry.id == id; });
   KF_CHECK(found != running_.end());
-  return *found;
+  return found;
 }
 
-void Scheduler::Shrink(RequestId id, int64_t pages) {
-  Running& running = Find(id);
-  KF_CHECK(pages >= 0 && pages <= running.entry.cache_pages);
-  running.entry.cache_pages -= pages;
+void Scheduler::Shrink(RequestId id, int32_t rows, int64_t pages) {
+  SchedulerEntry& entry = Find(id)->entry;
+  KF_CHECK(rows >= 0 && rows < entry.rows);
+  KF_CHECK(pages >= 0 && pages <= entry.cache_pages);
+  entry.rows -= rows;
+  entry.cache_pages -= pages;
+  rows_used_ -= rows;
   pages_used_ -= pages;
 }
 
 void Scheduler::Finish(RequestId id) {
-  Running& running = Find(id);
-  Release(running);
-  running_.erase(running_.begin() + (&running - running_.data()));
+  const auto found = Find(id);
+  Release(*found);
+  running_.erase(found);
 }
 
 void Scheduler::Release(const Running& running) {
+  rows_used_ -= running.entry.rows;
   pages_used_ -= running.entry.cache_pages;
   if (running.layer < limits_.layers) {
     workspace_used_ -= running.entry.prompt_tokens;
@@ -84,10 +89,12 @@ void Scheduler::DropEnded(TimePoint now, StepPlan& plan) {
 // First come, first served within a priority: the head waits for its room and
 // nobody passes it.
 void Scheduler::Admit(StepPlan& plan) {
-  while (!queue_.empty() && running() < limits_.max_batch) {
+  while (!queue_.empty()) {
     const SchedulerEntry& head = queue_.begin()->second;
+    if (rows_used_ + head.rows > limits_.max_batch) return;
     if (pages_used_ + head.cache_pages > limits_.pool_pages) return;
     if (workspace_used_ + head.prompt_tokens > limits_.workspace_tokens) return;
+    rows_used_ += head.rows;
     pages_used_ += head.cache_pages;
     workspace_used_ += head.prompt_tokens;
     plan.admit.push_back(head.id);

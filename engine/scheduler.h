@@ -4,6 +4,9 @@
 //
 // Work is counted in token-layers: one row through one layer.
 //
+// A request may have several sequences: they share the prompt's rows, and are a
+// row of the batch each from then on.
+//
 // A request is queued, then in prefill, then decoding; Plan moves it on,
 // assuming that the step succeeds, and Finish takes it out. Thread-compatible.
 #pragma once
@@ -25,7 +28,7 @@ namespace kf::engine {
 struct SchedulerLimits {
   int64_t pool_pages = 0;
   int64_t workspace_tokens = 0;  // sum of prompt tokens in prefill
-  int32_t max_batch = 0;         // running: in prefill or decoding
+  int32_t max_batch = 0;         // sequences of running requests
   int32_t layers = 0;
   int32_t slice_tokens = 0;  // prefill of a step: the work of this many times
                              // `layers` token-layers; >= kPromptRowTile
@@ -36,7 +39,8 @@ struct SchedulerEntry {
   RequestId id = 0;
   int32_t priority = 0;  // larger first
   int32_t prompt_tokens = 0;
-  int64_t cache_pages = 0;  // all layers, from admission on (Shrink)
+  int32_t rows = 1;         // sequences; all are admitted together
+  int64_t cache_pages = 0;  // of all of them, in all layers, from admission on
   // What a row of the last layer costs beyond its token-layer, in token-layers:
   // > 0 where every prompt row's logits are wanted.
   int32_t logit_row_cost = 0;
@@ -78,12 +82,13 @@ class Scheduler {
   // The next Plan drops the request, in any state. Unknown ids are ignored.
   void Cancel(RequestId id) { cancelled_.insert(id); }
   StepPlan Plan(TimePoint now);
-  // A running request has given back `pages` of its pages, for good.
-  void Shrink(RequestId id, int64_t pages);
+  // A running request has given back some of its rows (one stays) and pages.
+  void Shrink(RequestId id, int32_t rows, int64_t pages);
   // A running request has ended; its room is free.
   void Finish(RequestId id);
 
   bool idle() const { return queue_.empty() && running_.empty(); }
+  // Requests in prefill or decoding.
   int32_t running() const { return static_cast<int32_t>(running_.size()); }
 
  private:
@@ -98,7 +103,7 @@ class Scheduler {
   void DropEnded(TimePoint now, StepPlan& plan);
   void Admit(StepPlan& plan);
   void PlanPrefill(StepPlan& plan);
-  Running& Find(RequestId id);
+  std::vector<Running>::iterator Find(RequestId id);
   Running* NextPrompt();
   int64_t RowCost(const Running& prompt) const;
   int32_t LeadRows(const Running& lead, int64_t work_left, bool first) const;
@@ -112,6 +117,7 @@ class Scheduler {
   std::vector<Running> running_;  // in order of admission
   std::unordered_set<RequestId> cancelled_;
   uint64_t arrivals_ = 0;
+  int64_t rows_used_ = 0;
   int64_t pages_used_ = 0;
   int64_t workspace_used_ = 0;
 };

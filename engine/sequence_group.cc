@@ -46,8 +46,10 @@ SequenceGroup::SequenceGroup(RequestId request_id,
       noise_seed(
           request.cache.noise_seed.value_or(request.sampling.seed.value_or(0))),
       arrival(arrived) {
-  sequences.push_back(
-      std::make_unique<Sequence>(*this, request, tokenizer, /*place=*/0));
+  for (int32_t i = 0; i < sizes.sequences; ++i) {
+    sequences.push_back(std::make_unique<Sequence>(*this, request, tokenizer,
+                                                   static_cast<uint32_t>(i)));
+  }
 }
 
 size_t SequenceGroup::live() const {
@@ -60,6 +62,7 @@ SchedulerEntry SequenceGroup::scheduler_entry(const ModelConfig& config) const {
   SchedulerEntry entry{.id = id,
                        .priority = request.priority,
                        .prompt_tokens = sizes.prompt_tokens,
+                       .rows = sizes.sequences,
                        .cache_pages = CountPages(sizes, config.layers).prompt,
                        .logit_row_cost = request.output.prompt_logprobs
                                              ? LogitRowCost(config)

@@ -60,12 +60,20 @@ int32_t PromptTokenPages(const RequestSizes& sizes, int32_t layer) {
 }
 
 CachePages CountPages(const RequestSizes& sizes, int32_t layers) {
+  const int32_t whole = sizes.shares_prompt ? sizes.prompt_tokens : 0;
+  int64_t prompt = 0;  // of the first sequence
+  int64_t common = 0;
   CachePages pages;
   for (int32_t layer = 0; layer < layers; ++layer) {
     const int32_t bounds = BoundPages(sizes, layer);
-    pages.prompt += PromptTokenPages(sizes, layer) + bounds;
-    pages.kept += TokenPages(sizes, layer) + bounds;
+    prompt += PromptTokenPages(sizes, layer) + bounds;
+    pages.each += TokenPages(sizes, layer) + bounds;
+    common += whole / kPageTokens;
+    if (bounds > 0) common += whole / (kPageTokens * kPageTokens);
   }
+  pages.each -= common;
+  pages.kept = common + sizes.sequences * pages.each;
+  pages.prompt = std::max(prompt, pages.kept);
   return pages;
 }
 
@@ -74,11 +82,22 @@ absl::Status CheckFitsPool(const RequestSizes& sizes,
                            int64_t pool_pages) {
   const int64_t needed = CountPages(sizes, layers).prompt;
   if (needed <= pool_pages) return absl::OkStatus();
+  const std::string of_all =
+      sizes.sequences == 1
+          ? ""
+          : absl::StrCat(" for ", sizes.sequences, " sequences");
   return absl::FailedPreconditionError(absl::StrCat(
-      "the request can never fit: its cache needs ", needed, " pages (",
-      needed * kPageTokens / layers, " tokens in each of ", layers, " layers",
-      needed % layers == 0 ? "" : " on average", "), the pool has ", pool_pages,
-      " (", pool_pages / layers * kPageTokens, " tokens)"));
+      "the request can never fit: its cache needs ", needed, " pages", of_all,
+      " (", needed * kPageTokens / layers, " tokens in each of ", layers,
+      " layers", needed % layers == 0 ? "" : " on average", "), the pool has ",
+      pool_pages, " (", pool_pages / layers * kPageTokens, " tokens)"));
+}
+
+absl::Status CheckFitsBatch(const RequestSizes& sizes, int32_t max_batch) {
+  if (sizes.sequences <= max_batch) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the request can never fit: it has ", sizes.sequences,
+      " sequences, the batch holds ", max_batch, " (--max_batch)"));
 }
 
 absl::Status CheckFitsWorkspace(const RequestSizes& sizes,

@@ -24,10 +24,12 @@ int32_t BoundPages(const RequestSizes& sizes, int32_t layer);
 // it is cut only when its last layer is complete (scope MODEL).
 int32_t PromptTokenPages(const RequestSizes& sizes, int32_t layer);
 
-// Of one sequence, in all layers, bounds included.
+// Of a request, in all layers, bounds included. FULL and QUEST sequences have
+// the whole pages of their prompt in common: nobody writes there again.
 struct CachePages {
   int64_t prompt = 0;  // from admission until the prompt is done
   int64_t kept = 0;    // from then to the end; at most `prompt`
+  int64_t each = 0;    // of `kept`, free when one of several sequences ends
 };
 CachePages CountPages(const RequestSizes& sizes, int32_t layers);
 
@@ -36,6 +38,8 @@ CachePages CountPages(const RequestSizes& sizes, int32_t layers);
 absl::Status CheckFitsPool(const RequestSizes& sizes,
                            int32_t layers,
                            int64_t pool_pages);
+// The same for more sequences than a batch has rows.
+absl::Status CheckFitsBatch(const RequestSizes& sizes, int32_t max_batch);
 // The same for a prompt longer than the prompt workspace.
 absl::Status CheckFitsWorkspace(const RequestSizes& sizes,
                                 int64_t workspace_tokens);

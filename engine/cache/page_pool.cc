@@ -19,7 +19,7 @@ PagePool::PagePool(std::unique_ptr<Buffer> buffer, int32_t pages)
     : buffer_(std::move(buffer)),
       base_(buffer_->data()),
       total_(pages),
-      taken_(static_cast<size_t>(pages), false) {
+      owners_(static_cast<size_t>(pages), 0) {
   free_.reserve(static_cast<size_t>(pages));
   for (int32_t page = pages - 1; page >= 0; --page) free_.push_back(page);
 }
@@ -31,16 +31,22 @@ std::vector<int32_t> PagePool::Take(int32_t count) {
   for (int32_t i = 0; i < count; ++i) {
     pages.push_back(free_.back());
     free_.pop_back();
-    taken_[static_cast<size_t>(pages.back())] = true;
+    owners_[static_cast<size_t>(pages.back())] = 1;
   }
   return pages;
 }
 
+void PagePool::Share(std::span<const int32_t> pages) {
+  for (const int32_t page : pages) {
+    KF_CHECK(page >= 0 && page < total_ && owners(page) > 0);
+    ++owners_[static_cast<size_t>(page)];
+  }
+}
+
 void PagePool::Give(std::span<const int32_t> pages) {
   for (const int32_t page : pages) {
-    KF_CHECK(page >= 0 && page < total_ && taken_[static_cast<size_t>(page)]);
-    taken_[static_cast<size_t>(page)] = false;
-    free_.push_back(page);
+    KF_CHECK(page >= 0 && page < total_ && owners(page) > 0);
+    if (--owners_[static_cast<size_t>(page)] == 0) free_.push_back(page);
   }
 }
 

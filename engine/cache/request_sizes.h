@@ -16,6 +16,8 @@ struct RequestSizes {
   int32_t budget = 0;  // k; n + T for full
   int32_t recent = 0;  // w; n + T for full, 0 for quest
   CacheRules rules = {};
+  int32_t sequences = 1;       // samples, or the beam width
+  bool shares_prompt = false;  // several have the prompt's pages in common
 };
 
 // Fixes k, w and the rules of a request whose n and T are known.

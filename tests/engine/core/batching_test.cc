@@ -36,20 +36,6 @@ std::vector<Request> MixedRequests() {
   return requests;
 }
 
-bool SameCaches(const CacheState& a, const CacheState& b) {
-  if (a.size() != b.size()) return false;
-  for (size_t layer = 0; layer < a.size(); ++layer) {
-    if (a[layer].size() != b[layer].size()) return false;
-    for (size_t head = 0; head < a[layer].size(); ++head) {
-      if (a[layer][head].positions != b[layer][head].positions ||
-          a[layer][head].scores != b[layer][head].scores) {
-        return false;
-      }
-    }
-  }
-  return true;
-}
-
 void ExpectSame(const std::vector<Outcome>& got,
                 const std::vector<Outcome>& want,
                 const std::string& how) {

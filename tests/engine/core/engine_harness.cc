@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 
 #include "kernels/core/noise.h"
@@ -43,27 +44,46 @@ bool SameAnswer(const Outcome& a, const Outcome& b) {
          SameLogprobs(a.prompt_logprobs, b.prompt_logprobs);
 }
 
+bool SameCaches(const CacheState& a, const CacheState& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t layer = 0; layer < a.size(); ++layer) {
+    if (a[layer].size() != b[layer].size()) return false;
+    for (size_t head = 0; head < a[layer].size(); ++head) {
+      if (a[layer][head].positions != b[layer][head].positions ||
+          a[layer][head].scores != b[layer][head].scores) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
 void RecordingSink::OnUpdate(Update update) {
   const MutexLock lock(mu_);
   EXPECT_FALSE(ended_);
-  ++outcome_.updates;
+  ++updates_;
+  EXPECT_EQ(update.first, updates_ == 1);
+  if (outcomes_.size() <= update.index) outcomes_.resize(update.index + 1);
+  Outcome& outcome = outcomes_[update.index];
+  // A sequence's last update has its finish reason.
+  EXPECT_EQ(outcome.finish_reason, FinishReason::kNotFinished);
+  ++outcome.updates;
   if (update.first) {
-    ++outcome_.firsts;
-    EXPECT_EQ(outcome_.updates, 1);
-    outcome_.first_usage = update.usage;
-    outcome_.seed = update.seed;
-    outcome_.noise_seed = update.noise_seed;
-    outcome_.prompt_logprobs = std::move(update.prompt_logprobs);
+    ++outcome.firsts;
+    outcome.first_usage = update.usage;
+    outcome.seed = update.seed;
+    outcome.noise_seed = update.noise_seed;
+    outcome.prompt_logprobs = std::move(update.prompt_logprobs);
   }
-  outcome_.text += update.text;
-  Append(outcome_.tokens, update.token_ids);
-  Append(outcome_.logprobs, update.logprobs);
+  outcome.text += update.text;
+  Append(outcome.tokens, update.token_ids);
+  Append(outcome.logprobs, update.logprobs);
   if (update.finish_reason != FinishReason::kNotFinished) {
-    EXPECT_EQ(outcome_.finish_reason, FinishReason::kNotFinished);
-    outcome_.finish_reason = update.finish_reason;
-    outcome_.stop_string = update.stop_string;
-    outcome_.usage = update.usage;
-    outcome_.cache_report = std::move(update.cache_report);
+    outcome.finish_reason = update.finish_reason;
+    outcome.stop_string = update.stop_string;
+    outcome.score = update.score;
+    outcome.usage = last_usage_ = update.usage;
+    outcome.cache_report = std::move(update.cache_report);
   }
   changed_.NotifyAll();
 }
@@ -71,14 +91,28 @@ void RecordingSink::OnUpdate(Update update) {
 void RecordingSink::OnEnd(const absl::Status& status) {
   const MutexLock lock(mu_);
   EXPECT_FALSE(ended_);
-  // OK comes with a reason, an error without one.
-  EXPECT_EQ(status.ok(), outcome_.finish_reason != FinishReason::kNotFinished);
-  outcome_.status = OwnCopy(status);
+  // OK comes with the reasons of all, an error without the last one.
+  const auto finished = std::count_if(
+      outcomes_.begin(), outcomes_.end(), [](const Outcome& outcome) {
+        return outcome.finish_reason != FinishReason::kNotFinished;
+      });
+  const bool all = static_cast<size_t>(finished) == outcomes_.size();
+  if (status.ok()) {
+    EXPECT_TRUE(all && !outcomes_.empty());
+  } else if (outcomes_.size() == 1) {
+    EXPECT_FALSE(all);
+  }
+  status_ = OwnCopy(status);
   ended_ = true;
   changed_.NotifyAll();
 }
 
 Outcome RecordingSink::Wait() {
+  std::vector<Outcome> all = WaitAll();
+  return std::move(all.front());
+}
+
+std::vector<Outcome> RecordingSink::WaitAll() {
   const MutexLock lock(mu_);
   while (!ended_) {
     if (!changed_.WaitFor(mu_, kPatience)) {
@@ -86,19 +120,25 @@ Outcome RecordingSink::Wait() {
       break;
     }
   }
-  Outcome outcome = outcome_;
-  outcome.status = OwnCopy(outcome_.status);
-  return outcome;
+  std::vector<Outcome> all = outcomes_;
+  if (all.empty()) all.emplace_back();
+  for (Outcome& outcome : all) outcome.status = OwnCopy(status_);
+  return all;
 }
 
 void RecordingSink::WaitForUpdates(int updates) {
   const MutexLock lock(mu_);
-  while (!ended_ && outcome_.updates < updates) {
+  while (!ended_ && updates_ < updates) {
     if (!changed_.WaitFor(mu_, kPatience)) {
       ADD_FAILURE() << "no update " << updates << " came";
       break;
     }
   }
+}
+
+Usage RecordingSink::last_usage() const {
+  const MutexLock lock(mu_);
+  return last_usage_;
 }
 
 bool RecordingSink::ended() const {
@@ -138,6 +178,10 @@ std::pair<RequestId, std::shared_ptr<RecordingSink>> TestEngine::Start(
 
 Outcome TestEngine::Run(Request request) {
   return Start(std::move(request)).second->Wait();
+}
+
+std::vector<Outcome> TestEngine::RunAll(Request request) {
+  return Start(std::move(request)).second->WaitAll();
 }
 
 void TestEngine::ExpectNothingHeld() {

@@ -22,7 +22,8 @@ namespace kf::engine {
 // A guard against a hang, not a measure of speed.
 inline constexpr std::chrono::seconds kPatience{120};
 
-// What came back, as one.
+// What came back of one sequence, as one. The prompt's part is in the outcome
+// of the first update.
 struct Outcome {
   std::string text;
   std::vector<TokenId> tokens;
@@ -30,6 +31,7 @@ struct Outcome {
   std::vector<TokenLogprob> prompt_logprobs;
   FinishReason finish_reason = FinishReason::kNotFinished;
   std::string stop_string;
+  double score = 0.0;
   Usage first_usage;
   Usage usage;
   uint64_t seed = 0;
@@ -42,6 +44,8 @@ struct Outcome {
 
 // Equal bits: tokens, text, end, and every logprob.
 bool SameAnswer(const Outcome& a, const Outcome& b);
+// Equal positions and scores.
+bool SameCaches(const CacheState& a, const CacheState& b);
 
 class RecordingSink final : public TokenSink {
  public:
@@ -49,15 +53,22 @@ class RecordingSink final : public TokenSink {
   void OnEnd(const absl::Status& status) override;
 
   // Until OnEnd, or until `updates` of them have come. A time-out is a failure
-  // with a message, and returns what there is.
+  // with a message, and returns what there is: of the first sequence, or of all
+  // by index.
   Outcome Wait();
+  std::vector<Outcome> WaitAll();
   void WaitForUpdates(int updates);
+  // Of the last update.
+  Usage last_usage() const;
   bool ended() const;
 
  private:
   mutable Mutex mu_;
   CondVar changed_;
-  Outcome outcome_ KF_GUARDED_BY(mu_);
+  std::vector<Outcome> outcomes_ KF_GUARDED_BY(mu_);
+  int updates_ KF_GUARDED_BY(mu_) = 0;
+  Usage last_usage_ KF_GUARDED_BY(mu_);
+  absl::Status status_ KF_GUARDED_BY(mu_);
   bool ended_ KF_GUARDED_BY(mu_) = false;
 };
 
@@ -95,6 +106,7 @@ class TestEngine {
   // Submits, and must succeed.
   std::pair<RequestId, std::shared_ptr<RecordingSink>> Start(Request request);
   Outcome Run(Request request);
+  std::vector<Outcome> RunAll(Request request);
   // Every page free, nothing waiting or running.
   void ExpectNothingHeld();
 

@@ -17,6 +17,8 @@ struct Hooks {
   // the operation's own.
   std::function<absl::Status(const PromptAttentionArgs&)> prompt = nullptr;
   std::function<absl::Status(const DecodeAttentionArgs&)> decode = nullptr;
+  // Called before pages are copied; an error is returned.
+  std::function<absl::Status(std::span<const PageCopy>)> copy = nullptr;
   // Called before memory is asked for; an error is returned.
   std::function<absl::Status(size_t bytes, std::string_view what)> allocate =
       nullptr;
@@ -122,6 +124,9 @@ class HookBackend final : public Backend {
   absl::Status CopyPages(const AttentionShape& shape,
                          std::byte* base,
                          std::span<const PageCopy> copies) override {
+    if (hooks_.copy) {
+      if (auto status = hooks_.copy(copies); !status.ok()) return status;
+    }
     return inner_->CopyPages(shape, base, copies);
   }
   absl::Status BoundPages(const AttentionShape& shape,

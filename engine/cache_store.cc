@@ -1,0 +1,115 @@
+#include "engine/cache_store.h"
+
+#include <utility>
+
+#include "engine/cache/cache_plan.h"
+#include "engine/cache/page_sharing.h"
+#include "kernels/core/status.h"
+
+namespace kf::engine {
+
+absl::StatusOr<std::unique_ptr<CacheStore>> CacheStore::Create(
+    const ModelConfig& config,
+    const AttentionShape& shape,
+    int32_t max_batch,
+    Backend& backend,
+    PagePool& pool) {
+  const size_t slots = static_cast<size_t>(max_batch) *
+                       static_cast<size_t>(config.layers) *
+                       static_cast<size_t>(config.kv_heads);
+  KF_ASSIGN_OR_RETURN(auto free_slots,
+                      backend.Allocate(slots * sizeof(int32_t), "free slots"));
+  return std::unique_ptr<CacheStore>(new CacheStore(
+      config, shape, max_batch, backend, pool, std::move(free_slots)));
+}
+
+CacheStore::CacheStore(const ModelConfig& config,
+                       const AttentionShape& shape,
+                       int32_t max_batch,
+                       Backend& backend,
+                       PagePool& pool,
+                       std::unique_ptr<Buffer> free_slots)
+    : config_(config),
+      shape_(shape),
+      backend_(backend),
+      pool_(pool),
+      free_slots_(std::move(free_slots)) {
+  for (int32_t slot = max_batch - 1; slot >= 0; --slot) {
+    unused_slots_.push_back(slot);
+  }
+}
+
+size_t CacheStore::SlotBytes() const {
+  return static_cast<size_t>(config_.layers) *
+         static_cast<size_t>(config_.kv_heads) * sizeof(int32_t);
+}
+
+void CacheStore::TakeSlots(Sequence& s) {
+  KF_CHECK(!unused_slots_.empty());
+  s.slot = unused_slots_.back();
+  unused_slots_.pop_back();
+  s.cache.free_slots = free_slots_->as<int32_t>() +
+                       int64_t{s.slot} * config_.layers * config_.kv_heads;
+}
+
+void CacheStore::Open(SequenceGroup& group) {
+  Sequence& s = group.first();
+  TakeSlots(s);
+  SequenceCache& cache = s.cache;
+  cache.base = pool_.base();
+  cache.kv_heads = config_.kv_heads;
+  cache.prompt_tokens = group.sizes.prompt_tokens;
+  cache.rules = group.sizes.rules;
+  TakePages(group.sizes, config_.layers, pool_, cache);
+}
+
+absl::Status CacheStore::Fork(SequenceGroup& group) {
+  ReturnPromptPages(group.sizes, pool_, group.first().cache);
+  if (group.sequences.size() == 1) return absl::OkStatus();
+  copies_.clear();
+  const SequenceCache& from = group.first().cache;
+  std::vector<std::byte> slots(SlotBytes());
+  KF_RETURN_IF_ERROR(backend_.Download(
+      slots, reinterpret_cast<const std::byte*>(from.free_slots)));
+  for (const auto& s : std::span(group.sequences).subspan(1)) {
+    s->cache = from;
+    s->cache.pages.clear();
+    s->cache.bound_pages.clear();
+    TakeSlots(*s);
+    KF_RETURN_IF_ERROR(backend_.Upload(
+        reinterpret_cast<std::byte*>(s->cache.free_slots), slots));
+    if (group.sizes.shares_prompt) {
+      SharePages(from, pool_, s->cache);
+    } else {
+      // Scores are added, and tokens evicted, in every page.
+      ClonePages(from, pool_, s->cache, copies_);
+    }
+  }
+  return Copy();
+}
+
+absl::Status CacheStore::PrepareStep(std::span<Sequence* const> sequences) {
+  for (Sequence* s : sequences) {
+    if (!s->group.sizes.shares_prompt) continue;
+    // Nothing is evicted: a token's slot is its position.
+    for (int32_t layer = 0; layer < config_.layers; ++layer) {
+      OwnPageOf(s->cache.seen(), layer, pool_, s->cache, copies_);
+    }
+  }
+  return Copy();
+}
+
+absl::Status CacheStore::Copy() {
+  if (copies_.empty()) return absl::OkStatus();
+  const absl::Status status = backend_.CopyPages(shape_, pool_.base(), copies_);
+  copies_.clear();
+  return status;
+}
+
+void CacheStore::Close(Sequence& s) {
+  GivePages(pool_, s.cache);
+  if (s.slot >= 0) unused_slots_.push_back(s.slot);
+  s.slot = -1;
+}
+
+}  // namespace kf::engine
