@@ -1,5 +1,6 @@
 // A row's bits depend on the row alone: not on slices, threads, neighbours,
-// place in the batch, or what unowned memory holds.
+// place in the batch, or what unowned memory holds; under every policy.
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -13,38 +14,34 @@
 namespace kf::testing {
 namespace {
 
-// What a sequence gave, for comparison bit by bit.
-struct Trace {
-  std::vector<float> prompt;
-  std::vector<std::vector<float>> steps;
-  std::vector<HeldTokens> held;
-};
-
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() &&
          std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 void ExpectSame(const Trace& got, const Trace& want) {
-  EXPECT_TRUE(SameBits(got.prompt, want.prompt)) << "prompt";
-  ASSERT_EQ(got.steps.size(), want.steps.size());
-  for (size_t i = 0; i < got.steps.size(); ++i) {
-    EXPECT_TRUE(SameBits(got.steps[i], want.steps[i])) << "step " << i;
+  EXPECT_TRUE(SameBits(got.prompt_out, want.prompt_out)) << "prompt";
+  ASSERT_EQ(got.step_out.size(), want.step_out.size());
+  for (size_t i = 0; i < got.step_out.size(); ++i) {
+    EXPECT_TRUE(SameBits(got.step_out[i], want.step_out[i])) << "step " << i;
   }
   ASSERT_EQ(got.held.size(), want.held.size());
-  for (size_t g = 0; g < got.held.size(); ++g) {
-    EXPECT_EQ(got.held[g].positions, want.held[g].positions);
-    EXPECT_TRUE(SameBits(got.held[g].scores, want.held[g].scores));
+  for (size_t i = 0; i < got.held.size(); ++i) {
+    ASSERT_EQ(got.held[i].size(), want.held[i].size());
+    for (size_t g = 0; g < got.held[i].size(); ++g) {
+      EXPECT_EQ(got.held[i][g].positions, want.held[i][g].positions);
+      EXPECT_TRUE(SameBits(got.held[i][g].scores, want.held[i][g].scores));
+    }
   }
 }
 
 void ExpectFinite(const Trace& trace) {
   double sum = 0.0;
-  for (const float v : trace.prompt) sum += static_cast<double>(v * v);
-  for (const auto& step : trace.steps) {
+  for (const float v : trace.prompt_out) sum += static_cast<double>(v * v);
+  for (const auto& step : trace.step_out) {
     for (const float v : step) sum += static_cast<double>(v * v);
   }
-  for (const HeldTokens& head : trace.held) {
+  for (const HeldTokens& head : trace.held.back()) {
     for (const float v : head.scores) sum += static_cast<double>(v);
   }
   EXPECT_TRUE(sum > 1.0 && sum < 1e9) << sum;  // false for NaN
@@ -52,7 +49,23 @@ void ExpectFinite(const Trace& trace) {
 
 constexpr int32_t kSteps = 12;
 
-SequenceOptions OptionsOf(DType dtype, int32_t prompt, uint32_t seed) {
+enum class Kind : uint8_t {
+  kKeyformer,
+  kAge,
+  kShared,
+  kRank,
+  kRankShared,
+  kQuest,
+  kWindow,
+};
+constexpr Kind kKinds[] = {Kind::kKeyformer, Kind::kAge,   Kind::kShared,
+                           Kind::kRank,      Kind::kQuest, Kind::kRankShared,
+                           Kind::kWindow};
+
+SequenceOptions OptionsOf(DType dtype,
+                          int32_t prompt,
+                          uint32_t seed,
+                          Kind kind) {
   SequenceOptions o;
   o.shape = {6, 2, 48, 48, 10000.0, dtype};
   o.prompt = prompt;
@@ -62,17 +75,20 @@ SequenceOptions OptionsOf(DType dtype, int32_t prompt, uint32_t seed) {
   o.score = {true, NoiseKind::kGumbel, false, seed, 0, 1.0F};
   o.max_steps = kSteps;
   o.data_seed = seed;
+  o.age = kind == Kind::kAge || kind == Kind::kShared;
+  o.shared = o.defer = kind == Kind::kShared || kind == Kind::kRankShared;
+  o.rank_positions = kind == Kind::kRank || kind == Kind::kRankShared;
+  if (kind == Kind::kQuest) {
+    o.score.enabled = false;
+    o.budget = prompt + kSteps;
+    o.quest = true;
+    o.read_pages = prompt / 32 + 1;
+  }
+  if (kind == Kind::kWindow) {
+    o.score.enabled = false;
+    o.recent = o.budget - std::min(4, o.budget - 1);
+  }
   return o;
-}
-
-Trace RunAlone(Backend& backend,
-               const SequenceOptions& options,
-               int32_t slice) {
-  Sequence s(backend, options);
-  s.PrefillAll(slice);
-  s.Compact();
-  for (int32_t i = 0; i < kSteps; ++i) s.StepAlone();
-  return {s.prompt_out(), s.step_out(), s.Held()};
 }
 
 class InvarianceTest
@@ -80,10 +96,7 @@ class InvarianceTest
 
 TEST_P(InvarianceTest, SlicesAndThreads) {
   const auto& [simd, dtype] = GetParam();
-  // 640 tokens: the decode step has two chunks.
-  for (const int32_t prompt : {1, 31, 33, 100, 640}) {
-    SCOPED_TRACE(prompt);
-    const SequenceOptions options = OptionsOf(dtype, prompt, 7);
+  const auto expect_same = [&](const SequenceOptions& options) {
     const Trace want = RunAlone(*MakeCpu(simd, 1), options, 4096);
     ExpectFinite(want);
     // ThreadSanitizer: 3 threads, the shortest and the longest slices.
@@ -97,6 +110,16 @@ TEST_P(InvarianceTest, SlicesAndThreads) {
         ExpectSame(RunAlone(*backend, options, slice), want);
       }
     }
+  };
+  // 640 tokens: the decode step has two chunks.
+  for (const int32_t prompt : {1, 31, 33, 100, 640}) {
+    SCOPED_TRACE(prompt);
+    expect_same(OptionsOf(dtype, prompt, 7, Kind::kKeyformer));
+  }
+  for (const Kind kind : kKinds) {
+    if (kind == Kind::kKeyformer) continue;
+    SCOPED_TRACE(static_cast<int>(kind));
+    expect_same(OptionsOf(dtype, 530, 7, kind));
   }
 }
 
@@ -105,10 +128,12 @@ TEST_P(InvarianceTest, Neighbours) {
   const auto backend = MakeCpu(simd, 2);
   const int32_t prompts[] = {5, 100, 33, 640, 64, 1, 320};
   constexpr size_t kCount = std::size(prompts);
+  static_assert(kCount == std::size(kKinds));
   std::vector<Trace> alone;
   for (size_t i = 0; i < kCount; ++i) {
     alone.push_back(RunAlone(
-        *backend, OptionsOf(dtype, prompts[i], static_cast<uint32_t>(i) + 1),
+        *backend,
+        OptionsOf(dtype, prompts[i], static_cast<uint32_t>(i) + 1, kKinds[i]),
         4096));
   }
   // ThreadSanitizer: one order of the seven.
@@ -119,7 +144,8 @@ TEST_P(InvarianceTest, Neighbours) {
       index.push_back((i + turn) % kCount);
       sequences.push_back(std::make_unique<Sequence>(
           *backend, OptionsOf(dtype, prompts[index.back()],
-                              static_cast<uint32_t>(index.back()) + 1)));
+                              static_cast<uint32_t>(index.back()) + 1,
+                              kKinds[index.back()])));
     }
     // All prompts share each slice; those that are done drop out.
     while (true) {
@@ -143,9 +169,7 @@ TEST_P(InvarianceTest, Neighbours) {
     }
     for (size_t i = 0; i < kCount; ++i) {
       SCOPED_TRACE(::testing::Message() << "turn " << turn << ", place " << i);
-      ExpectSame({sequences[i]->prompt_out(), sequences[i]->step_out(),
-                  sequences[i]->Held()},
-                 alone[index[i]]);
+      ExpectSame(sequences[i]->trace(), alone[index[i]]);
     }
   }
 }

@@ -6,7 +6,10 @@
 
 #include "gtest/gtest.h"
 #include "kernels/core/status.h"
+#include "kernels/cpu/attention_layout.h"
 #include "kernels/cpu/simd_level.h"
+#include "kernels/ref/ref_backend.h"
+#include "kernels/ref/ref_page.h"
 
 namespace kf::testing {
 
@@ -25,6 +28,29 @@ std::unique_ptr<Backend> MakeCpu(const std::string& simd, int threads) {
   return *std::move(backend);
 }
 
+std::vector<std::string> BackendNames() {
+  std::vector<std::string> names = SimdLevelNames();
+  names.emplace_back("reference");
+  return names;
+}
+
+std::unique_ptr<Backend> MakeBackend(const std::string& name) {
+  return name == "reference" ? CreateReferenceBackend() : MakeCpu(name, 2);
+}
+
+float& ScoreOf(const Backend& backend,
+               const AttentionShape& shape,
+               const PageSpan& pages,
+               int32_t head,
+               int32_t slot) {
+  if (backend.name() == "reference") {
+    return *ref::SlotAt(shape, pages, head, slot).score;
+  }
+  unsigned char* block =
+      cpu::BlockOf(cpu::MakeHeadPages(shape, pages, head), slot / kPageTokens);
+  return cpu::ScoresOf(cpu::MakeHeadLayout(shape), block)[slot % kPageTokens];
+}
+
 std::unique_ptr<Buffer> NanBuffer(Backend& backend, size_t bytes) {
   auto buffer = backend.Allocate(bytes, "test memory");
   KF_CHECK(buffer.ok());
@@ -41,12 +67,20 @@ Sequence::Sequence(Backend& backend, const SequenceOptions& options)
       std::min(options.budget, options.prompt + options.max_steps);
   const size_t prompt_pages = pages_for(options.prompt);
   const size_t cache_pages = pages_for(most + 1);
-  std::vector<int32_t> order(prompt_pages + cache_pages + 3);
+  const size_t bound_pages =
+      options.quest ? pages_for(static_cast<int32_t>(cache_pages)) : 0;
+  std::vector<int32_t> order(prompt_pages + cache_pages + bound_pages + 3);
   std::iota(order.begin(), order.end(), 0);
   std::shuffle(order.begin(), order.end(), std::mt19937(options.data_seed));
   const auto middle = order.begin() + static_cast<std::ptrdiff_t>(prompt_pages);
   prompt_list_.assign(order.begin(), middle);
   cache_list_.assign(middle, middle + static_cast<std::ptrdiff_t>(cache_pages));
+  if (options.in_place) {
+    cache_list_.resize(std::max(prompt_pages, cache_pages));
+    std::copy(prompt_list_.begin(), prompt_list_.end(), cache_list_.begin());
+  }
+  bound_list_.assign(order.end() - static_cast<std::ptrdiff_t>(bound_pages),
+                     order.end());
   pool_ = NanBuffer(backend, order.size() * backend.PageBytes(options.shape));
   free_slot_ = NanBuffer(
       backend, static_cast<size_t>(options.shape.kv_heads) * sizeof(int32_t));
@@ -81,7 +115,8 @@ void Sequence::Prefill(std::span<Sequence* const> batch, int32_t rows) {
                      .batch_row = batch_row,
                      .keys = s->prompt_pages(),
                      .score = s->options_.score,
-                     .score_first_row = s->options_.score_first_row});
+                     .score_first_row = s->options_.score_first_row,
+                     .rank_positions = s->options_.rank_positions});
     for (int32_t r = 0; r < count; ++r) {
       const std::vector<float> row = s->RowAt(s->seen_ + r);
       qkv.insert(qkv.end(), row.begin(), row.end());
@@ -104,9 +139,9 @@ void Sequence::Prefill(std::span<Sequence* const> batch, int32_t rows) {
   for (size_t i = 0; i < batch.size(); ++i) {
     const float* from =
         output->as<float>() + static_cast<size_t>(items[i].batch_row) * width;
-    batch[i]->prompt_out_.insert(
-        batch[i]->prompt_out_.end(), from,
-        from + static_cast<size_t>(items[i].rows) * width);
+    std::vector<float>& all = batch[i]->trace_.prompt_out;
+    all.insert(all.end(), from,
+               from + static_cast<size_t>(items[i].rows) * width);
     batch[i]->seen_ += items[i].rows;
   }
 }
@@ -116,22 +151,84 @@ void Sequence::PrefillAll(int32_t slice) {
   while (seen_ < options_.prompt) Prefill({&self, 1}, slice);
 }
 
+ScoreAge Sequence::Age(int32_t decode_rows) const {
+  return {
+      .enabled = options_.age,
+      .prompt_tokens = options_.prompt,
+      .prompt_rows = std::max(1, options_.prompt - options_.score_first_row),
+      .decode_rows = options_.add_scores ? decode_rows : 0};
+}
+
 void Sequence::Compact() {
-  KF_CHECK(seen_ == options_.prompt);
-  const CompactLayer cut = {
-      .from = prompt_pages(), .to = cache_pages(), .free_slot = free_slot()};
-  const absl::Status status =
-      backend_.Compact({.shape = options_.shape,
-                        .prompt_tokens = options_.prompt,
-                        .budget = options_.budget,
-                        .recent = options_.recent,
-                        .layers = {&cut, 1},
-                        .age = {}});
+  Sequence* self = this;
+  Compact({&self, 1});
+}
+
+void Sequence::Compact(std::span<Sequence* const> layers) {
+  const Sequence& first = *layers.front();
+  const SequenceOptions& options = first.options_;
+  std::vector<CompactLayer> cuts;
+  for (Sequence* s : layers) {
+    KF_CHECK(s->seen_ == options.prompt);
+    cuts.push_back({.from = s->prompt_pages(),
+                    .to = s->cache_pages(),
+                    .free_slot = s->free_slot()});
+  }
+  absl::Status status =
+      first.backend_.Compact({.shape = options.shape,
+                              .prompt_tokens = options.prompt,
+                              .budget = options.budget,
+                              .recent = options.recent,
+                              .layers = cuts,
+                              .shared = options.shared,
+                              .age = first.Age(0),
+                              .score_factor = options.score_factor});
   KF_CHECK(status.ok());
-  held_ = std::min(options_.budget, options_.prompt);
+  for (Sequence* s : layers) {
+    if (options.quest) {
+      status = s->backend_.BoundPages(options.shape, options.prompt,
+                                      s->cache_pages(), s->bound_pages());
+      KF_CHECK(status.ok());
+    }
+    s->held_ = std::min(options.budget, options.prompt);
+    s->trace_.held.push_back(s->Held());
+  }
 }
 
 void Sequence::Step(std::span<Sequence* const> batch) {
+  Attend(batch);
+  for (Sequence* s : batch) {
+    if (s->options_.defer) Evict({&s, 1});
+  }
+}
+
+void Sequence::Evict(std::span<Sequence* const> layers) {
+  const Sequence& first = *layers.front();
+  const SequenceOptions& options = first.options_;
+  std::vector<PageSpan> caches;
+  for (Sequence* s : layers) caches.push_back(s->cache_pages());
+  std::vector<SharedLayer> shared;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    shared.push_back(
+        {.caches = {&caches[i], 1}, .free_slot = layers[i]->free_slot()});
+  }
+  const absl::Status status =
+      first.backend_.Evict({.shape = options.shape,
+                            .position = first.seen_ - 1,
+                            .held = first.held_,
+                            .budget = options.budget,
+                            .recent = options.recent,
+                            .layers = shared,
+                            .shared = options.shared,
+                            .age = first.Age(first.seen_ - options.prompt)});
+  KF_CHECK(status.ok());
+  for (Sequence* s : layers) {
+    s->held_ = std::min(s->held_ + 1, options.budget);
+    s->trace_.held.push_back(s->Held());
+  }
+}
+
+void Sequence::Attend(std::span<Sequence* const> batch) {
   const AttentionShape& shape = batch.front()->options_.shape;
   std::vector<DecodeAttentionItem> items;
   std::vector<float> qkv;
@@ -145,7 +242,12 @@ void Sequence::Step(std::span<Sequence* const> batch) {
                      .cache = s->cache_pages(),
                      .free_slot = s->free_slot(),
                      .score = score,
-                     .add_scores = s->options_.add_scores});
+                     .add_scores = s->options_.add_scores,
+                     .age = s->Age(s->seen_ + 1 - s->options_.prompt),
+                     .rank_positions = s->options_.rank_positions,
+                     .defer_eviction = s->options_.defer,
+                     .bounds = s->bound_pages(),
+                     .read_pages = s->options_.read_pages});
     const std::vector<float> row = s->RowAt(s->seen_);
     qkv.insert(qkv.end(), row.begin(), row.end());
   }
@@ -163,9 +265,11 @@ void Sequence::Step(std::span<Sequence* const> batch) {
   KF_CHECK(status.ok());
   for (size_t i = 0; i < batch.size(); ++i) {
     const float* from = output->as<float>() + i * width;
-    batch[i]->step_out_.emplace_back(from, from + width);
+    batch[i]->trace_.step_out.emplace_back(from, from + width);
     ++batch[i]->seen_;
+    if (batch[i]->options_.defer) continue;  // Evict's business
     batch[i]->held_ = std::min(batch[i]->held_ + 1, batch[i]->options_.budget);
+    batch[i]->trace_.held.push_back(batch[i]->Held());
   }
 }
 
@@ -179,6 +283,16 @@ std::vector<HeldTokens> Sequence::Held() {
       backend_.ReadHeld(options_.shape, cache_pages(), held_, free_slot());
   KF_CHECK(held.ok());
   return *std::move(held);
+}
+
+Trace RunAlone(Backend& backend,
+               const SequenceOptions& options,
+               int32_t slice) {
+  Sequence s(backend, options);
+  s.PrefillAll(slice);
+  s.Compact();
+  for (int32_t i = 0; i < options.max_steps; ++i) s.StepAlone();
+  return s.trace();
 }
 
 }  // namespace kf::testing

@@ -27,6 +27,17 @@ inline constexpr bool kThreadSanitizer = false;
 std::vector<std::string> SimdLevelNames();
 std::unique_ptr<Backend> MakeCpu(const std::string& simd, int threads = 2);
 
+// The levels, and "reference".
+std::vector<std::string> BackendNames();
+std::unique_ptr<Backend> MakeBackend(const std::string& name);
+
+// The score of a slot, wherever the backend keeps it.
+float& ScoreOf(const Backend& backend,
+               const AttentionShape& shape,
+               const PageSpan& pages,
+               int32_t head,
+               int32_t slot);
+
 struct SequenceOptions {
   AttentionShape shape;
   int32_t prompt = 1;  // n
@@ -41,8 +52,23 @@ struct SequenceOptions {
   uint32_t data_seed = 1;
   float outliers = 1.0F;  // factor of a few channels of some tokens
   float query_scale = 1.0F;
+  bool shared = false;  // one set for all heads; needs `defer`
+  bool age = false;
+  float score_factor = 1.0F;
+  bool in_place = false;  // the cache takes the prompt's pages
+  bool rank_positions = false;
+  bool defer = false;      // Step evicts in a call of its own
+  bool quest = false;      // budget >= prompt + max_steps, nothing scored
+  int32_t read_pages = 0;  // of quest
   // Row [Q | K | V] of a position; none: random ones.
   std::function<std::vector<float>(int32_t position)> rows;
+};
+
+// What a sequence gave.
+struct Trace {
+  std::vector<float> prompt_out;
+  std::vector<std::vector<float>> step_out;
+  std::vector<std::vector<HeldTokens>> held;  // after the prompt, each step
 };
 
 // One layer of one sequence. Its qkv rows depend on its options and the
@@ -56,13 +82,23 @@ class Sequence {
   static void Prefill(std::span<Sequence* const> batch, int32_t rows);
   void PrefillAll(int32_t slice);
   void Compact();
-  // Feeds the next token of each sequence in one call.
+  // Layers of one sequence, in one call.
+  static void Compact(std::span<Sequence* const> layers);
+  // Feeds the next token of each sequence in one call; those that defer it
+  // evict in calls of their own.
   static void Step(std::span<Sequence* const> batch);
   void StepAlone();
+  // The parts of Step: layers of one sequence are attended one by one, then
+  // evict in one call.
+  static void Attend(std::span<Sequence* const> batch);
+  static void Evict(std::span<Sequence* const> layers);
 
   std::vector<HeldTokens> Held();
-  const std::vector<float>& prompt_out() const { return prompt_out_; }
-  const std::vector<std::vector<float>>& step_out() const { return step_out_; }
+  const Trace& trace() const { return trace_; }
+  const std::vector<float>& prompt_out() const { return trace_.prompt_out; }
+  const std::vector<std::vector<float>>& step_out() const {
+    return trace_.step_out;
+  }
 
   const SequenceOptions& options() const { return options_; }
   int32_t seen() const { return seen_; }
@@ -81,15 +117,21 @@ class Sequence {
 
   Backend& backend_;
   SequenceOptions options_;
+  ScoreAge Age(int32_t decode_rows) const;
+  PageSpan bound_pages() { return {pool_->data(), bound_list_}; }
+
   std::unique_ptr<Buffer> pool_;
   std::unique_ptr<Buffer> free_slot_;
   std::vector<int32_t> prompt_list_;
   std::vector<int32_t> cache_list_;
+  std::vector<int32_t> bound_list_;  // quest
   int32_t seen_ = 0;
   int32_t held_ = 0;
-  std::vector<float> prompt_out_;
-  std::vector<std::vector<float>> step_out_;
+  Trace trace_;
 };
+
+// A prompt in slices of at most `slice` rows, then max_steps steps.
+Trace RunAlone(Backend& backend, const SequenceOptions& options, int32_t slice);
 
 // A buffer filled with NaN of every type.
 std::unique_ptr<Buffer> NanBuffer(Backend& backend, size_t bytes);

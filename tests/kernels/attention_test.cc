@@ -2,6 +2,7 @@
 // every SIMD level, in both cache types.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
@@ -147,31 +148,40 @@ void ExpectHeld(const std::vector<HeldTokens>& got,
   }
 }
 
-// What the reference gives for a case: computed once for all levels.
-struct Trace {
-  std::vector<float> prompt_out;
-  std::vector<std::vector<float>> step_out;
-  std::vector<std::vector<HeldTokens>> held;  // after the prompt, each step
-};
-
-const Trace& ReferenceTrace(const Case& c, DType dtype) {
+// What the reference gives: computed once for all levels.
+const Trace& ReferenceTrace(const std::string& name,
+                            const SequenceOptions& options) {
   static auto& traces =
       *new std::map<std::pair<std::string, DType>, Trace>();  // never freed
-  const auto [it, added] = traces.try_emplace({c.name, dtype});
+  const auto [it, added] =
+      traces.try_emplace({name, options.shape.cache_dtype});
   if (added) {
-    const auto backend = CreateReferenceBackend();
-    Sequence s(*backend, OptionsOf(c, dtype));
-    s.PrefillAll(4096);
-    s.Compact();
-    it->second.held.push_back(s.Held());
-    for (int32_t step = 0; step < c.steps; ++step) {
-      s.StepAlone();
-      it->second.held.push_back(s.Held());
-    }
-    it->second.prompt_out = s.prompt_out();
-    it->second.step_out = s.step_out();
+    it->second = RunAlone(*CreateReferenceBackend(), options, 4096);
   }
   return it->second;
+}
+
+void ExpectAgreement(Backend& backend,
+                     const std::string& name,
+                     const SequenceOptions& options) {
+  SCOPED_TRACE(name);
+  const double factor = options.outliers > 1.0F ? kOutlierFactor : 1.0;
+  // Rounding of x + zeta counts 1 / tau times.
+  const double score_tolerance =
+      kScoreTolerance * factor *
+      std::max(1.0, 1.0 / static_cast<double>(options.decode_tau));
+  const Trace& want = ReferenceTrace(name, options);
+  const Trace got = RunAlone(backend, options, 4096);
+  ExpectOutputs(got.prompt_out, want.prompt_out, kOutputTolerance * factor);
+  ExpectHeld(got.held[0], want.held[0], score_tolerance);
+  ASSERT_EQ(got.step_out.size(), want.step_out.size());
+  for (size_t step = 0; step < want.step_out.size(); ++step) {
+    SCOPED_TRACE(step);
+    ExpectOutputs(got.step_out[step], want.step_out[step],
+                  kOutputTolerance * factor);
+    ExpectHeld(got.held[step + 1], want.held[step + 1], score_tolerance);
+    if (::testing::Test::HasFatalFailure()) return;
+  }
 }
 
 class AttentionTest
@@ -181,26 +191,146 @@ TEST_P(AttentionTest, AgreesWithReference) {
   const auto& [simd, dtype] = GetParam();
   const auto cpu = MakeCpu(simd);
   for (const Case& c : kCases) {
-    SCOPED_TRACE(c.name);
-    const double factor = c.outliers > 1.0F ? kOutlierFactor : 1.0;
-    // Rounding of x + zeta counts 1 / tau times.
-    const double score_tolerance =
-        kScoreTolerance * factor *
-        std::max(1.0, 1.0 / static_cast<double>(c.decode_tau));
-    const Trace& want = ReferenceTrace(c, dtype);
-    Sequence got(*cpu, OptionsOf(c, dtype));
-    got.PrefillAll(4096);
-    ExpectOutputs(got.prompt_out(), want.prompt_out, kOutputTolerance * factor);
-    got.Compact();
-    ExpectHeld(got.Held(), want.held[0], score_tolerance);
-    for (size_t step = 0; step < want.step_out.size(); ++step) {
-      SCOPED_TRACE(step);
-      got.StepAlone();
-      ExpectOutputs(got.step_out().back(), want.step_out[step],
-                    kOutputTolerance * factor);
-      ExpectHeld(got.Held(), want.held[step + 1], score_tolerance);
+    ExpectAgreement(*cpu, c.name, OptionsOf(c, dtype));
+    if (HasFatalFailure()) return;
+  }
+}
+
+// What policies may ask for, each over all shapes.
+struct Variant {
+  const char* name;
+  void (*apply)(SequenceOptions& options);
+};
+
+void ReadPages(SequenceOptions& options, int32_t pages) {
+  options.score.enabled = false;
+  options.budget = options.prompt + options.max_steps;
+  options.quest = true;
+  options.read_pages = pages;
+}
+
+const Variant kVariants[] = {
+    {"Age", [](SequenceOptions& o) { o.age = true; }},
+    {"AgeLastRows",
+     [](SequenceOptions& o) {
+       o.age = true;
+       o.score_first_row = o.prompt * 2 / 3;
+     }},
+    {"AgePromptScores",
+     [](SequenceOptions& o) {
+       o.age = true;
+       o.add_scores = false;
+     }},
+    {"Deferred", [](SequenceOptions& o) { o.defer = true; }},
+    {"Shared", [](SequenceOptions& o) { o.defer = o.shared = true; }},
+    {"SharedAge",
+     [](SequenceOptions& o) { o.defer = o.shared = o.age = true; }},
+    {"InPlace", [](SequenceOptions& o) { o.in_place = true; }},
+    {"InPlaceShared",
+     [](SequenceOptions& o) { o.in_place = o.defer = o.shared = true; }},
+    {"Factor", [](SequenceOptions& o) { o.score_factor = 3.0F; }},
+    {"Rank", [](SequenceOptions& o) { o.rank_positions = true; }},
+    {"RankShared",
+     [](SequenceOptions& o) { o.rank_positions = o.defer = o.shared = true; }},
+    {"Window",
+     [](SequenceOptions& o) {
+       o.score.enabled = false;
+       o.recent = o.budget - std::min(4, o.budget - 1);
+     }},
+    {"QuestOne", [](SequenceOptions& o) { ReadPages(o, 1); }},
+    {"QuestTwo", [](SequenceOptions& o) { ReadPages(o, 2); }},
+    {"QuestMany", [](SequenceOptions& o) { ReadPages(o, 17); }},
+    {"QuestAll", [](SequenceOptions& o) { ReadPages(o, 0); }},
+};
+
+TEST_P(AttentionTest, VariantsAgreeWithReference) {
+  const auto& [simd, dtype] = GetParam();
+  const auto cpu = MakeCpu(simd);
+  const Case shapes[] = {
+      {"d64", 3, 1, 64, 64, 16, 7, 0, 20},
+      {"d80", 8, 1, 80, 80, 33, 16, 16, 20},
+      {"d96", 8, 4, 96, 96, 70, 17, 5, 20},
+      {"d128", 6, 2, 128, 128, 262, 255, 70, 4},
+      {"part", 2, 2, 64, 20, 300, 257, 0, 6},
+      {"odd", 4, 2, 26, 14, 10, 30, 9, 40},
+      {"one", 2, 2, 16, 16, 20, 1, 0, 8},
+      {"none", 2, 1, 32, 0, 49, 20, 6, 8},
+  };
+  for (const Variant& variant : kVariants) {
+    for (const Case& c : shapes) {
+      SequenceOptions options = OptionsOf(c, dtype);
+      variant.apply(options);
+      ExpectAgreement(*cpu, std::string(variant.name) + "/" + c.name, options);
       if (HasFatalFailure()) return;
     }
+  }
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() &&
+         std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// While nothing has left, a rank is a position: in f32 rotating K when it is
+// read gives the bits of rotating it when it is stored. Afterwards it differs.
+TEST(RankPositions, ArePositionsUntilSomethingLeaves) {
+  for (const std::string& simd : SimdLevelNames()) {
+    SCOPED_TRACE(simd);
+    const auto cpu = MakeCpu(simd);
+    SequenceOptions options =
+        OptionsOf({"", 6, 2, 80, 40, 290, 300, 40, 14}, DType::kF32);
+    const Trace original = RunAlone(*cpu, options, 64);
+    options.rank_positions = true;
+    const Trace ranked = RunAlone(*cpu, options, 64);
+    EXPECT_TRUE(SameBits(ranked.prompt_out, original.prompt_out));
+    for (size_t step = 0; step <= 10; ++step) {
+      EXPECT_TRUE(SameBits(ranked.step_out[step], original.step_out[step]));
+      for (size_t g = 0; g < 2; ++g) {
+        EXPECT_TRUE(SameBits(ranked.held[step][g].scores,
+                             original.held[step][g].scores));
+      }
+    }
+    EXPECT_FALSE(SameBits(ranked.step_out[13], original.step_out[13]));
+  }
+}
+
+// Reading as many pages as there are, or more, is the full policy.
+TEST_P(AttentionTest, QuestThatReadsAllIsFull) {
+  const auto& [simd, dtype] = GetParam();
+  const auto cpu = MakeCpu(simd);
+  SequenceOptions options =
+      OptionsOf({"", 6, 2, 64, 64, 290, 310, 0, 20}, dtype);
+  options.score.enabled = false;
+  const Trace full = RunAlone(*cpu, options, 4096);
+  options.quest = true;
+  for (const int32_t pages : {0, 20, 100}) {
+    options.read_pages = pages;
+    const Trace quest = RunAlone(*cpu, options, 4096);
+    for (size_t step = 0; step < 20; ++step) {
+      EXPECT_TRUE(SameBits(quest.step_out[step], full.step_out[step])) << pages;
+    }
+  }
+  options.read_pages = 18;
+  const Trace fewer = RunAlone(*cpu, options, 4096);
+  EXPECT_FALSE(SameBits(fewer.step_out[0], full.step_out[0]));
+}
+
+// One head each: a shared choice is the head's own.
+TEST_P(AttentionTest, SharedByOneHeadIsItsOwn) {
+  const auto& [simd, dtype] = GetParam();
+  const auto cpu = MakeCpu(simd);
+  SequenceOptions options =
+      OptionsOf({"", 3, 1, 64, 64, 90, 45, 13, 30}, dtype);
+  options.age = true;
+  const Trace own = RunAlone(*cpu, options, 4096);
+  options.defer = options.shared = true;
+  const Trace shared = RunAlone(*cpu, options, 4096);
+  for (size_t step = 0; step < own.step_out.size(); ++step) {
+    EXPECT_TRUE(SameBits(shared.step_out[step], own.step_out[step]));
+    EXPECT_EQ(shared.held[step + 1][0].positions,
+              own.held[step + 1][0].positions);
+    EXPECT_TRUE(SameBits(shared.held[step + 1][0].scores,
+                         own.held[step + 1][0].scores));
   }
 }
 

@@ -14,8 +14,6 @@
 #include "gtest/gtest.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/attention_layout.h"
-#include "kernels/ref/ref_backend.h"
-#include "kernels/ref/ref_page.h"
 #include "tests/kernels/attention_rig.h"
 
 namespace kf::testing {
@@ -23,33 +21,16 @@ namespace {
 
 using ::testing::ElementsAre;
 
-std::vector<std::string> BackendNames() {
-  std::vector<std::string> names = SimdLevelNames();
-  names.emplace_back("reference");
-  return names;
-}
-
 class SelectTest : public ::testing::TestWithParam<std::string> {
  protected:
-  SelectTest()
-      : backend_(is_reference() ? CreateReferenceBackend()
-                                : MakeCpu(GetParam(), 2)) {}
-
-  static bool is_reference() { return GetParam() == "reference"; }
-
-  // The score of a slot, wherever the backend keeps it.
-  static float& ScoreOf(const AttentionShape& shape,
-                        const PageSpan& pages,
-                        int32_t head,
-                        int32_t slot) {
-    if (is_reference()) return *ref::SlotAt(shape, pages, head, slot).score;
-    const cpu::HeadPages blocks = cpu::MakeHeadPages(shape, pages, head);
-    return cpu::ScoresOf(
-        cpu::MakeHeadLayout(shape),
-        cpu::BlockOf(blocks, slot / kPageTokens))[slot % kPageTokens];
+  float& ScoreOf(const AttentionShape& shape,
+                 const PageSpan& pages,
+                 int32_t head,
+                 int32_t slot) {
+    return testing::ScoreOf(*backend_, shape, pages, head, slot);
   }
 
-  const std::unique_ptr<Backend> backend_;
+  const std::unique_ptr<Backend> backend_ = MakeBackend(GetParam());
 };
 
 SequenceOptions Options(int32_t prompt, int32_t budget, int32_t recent) {
@@ -141,9 +122,18 @@ TEST_P(SelectTest, WholeBudgetRecentIsAWindow) {
 
 // docs/keyformer.md, Identities 7 and 8.
 TEST_P(SelectTest, EveryPassHoldsItsBudgetAndAddsOneRow) {
-  for (const auto& [n, k, w] : {std::tuple{60, 30, 9}, std::tuple{60, 30, 0},
-                                std::tuple{8, 30, 9}, std::tuple{3, 1, 0}}) {
-    Sequence s(*backend_, Options(n, k, w));
+  int32_t policy = 0;
+  for (const auto& [n, k, w] :
+       {std::tuple{60, 30, 9}, std::tuple{60, 30, 0}, std::tuple{8, 30, 9},
+        std::tuple{3, 1, 0}, std::tuple{33, 16, 16}, std::tuple{47, 17, 1},
+        std::tuple{70, 31, 12}, std::tuple{20, 33, 5}}) {
+    SequenceOptions options = Options(n, k, w);
+    options.age = (policy & 1) != 0;
+    options.shared = options.defer = (policy & 2) != 0;
+    options.rank_positions = (policy & 4) != 0;
+    options.in_place = policy > 4;
+    ++policy;
+    Sequence s(*backend_, options);
     s.PrefillAll(32);
     s.Compact();
     const auto scores_of = [&s] {
@@ -255,10 +245,16 @@ int32_t PositionOf(const AttentionShape& shape,
 }
 
 TEST(Survivors, KeepTheirBits) {
+  int32_t policy = 0;
   for (const std::string& simd : SimdLevelNames()) {
     const auto backend = MakeCpu(simd, 2);
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       SequenceOptions o = Options(75, 37, 11);
+      o.in_place = (policy & 1) != 0;
+      o.shared = o.defer = (policy & 2) != 0;
+      o.rank_positions = (policy & 4) != 0;
+      o.age = o.rank_positions;
+      ++policy;
       o.shape = {6, 3, 26, 14, 10000.0, dtype};
       Sequence s(*backend, o);
       s.PrefillAll(32);
