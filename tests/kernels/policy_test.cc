@@ -176,11 +176,13 @@ TEST_P(PolicyTest, ModelScopeSumsHeadsAndLayers) {
       EXPECT_THAT(head.positions, ElementsAre(5, 9, 17, 39));
     }
   }
-  // 17 has the lowest sum, but 5 the lowest score of one head.
+  // 17 has the lowest sum, but 5 the lowest score of one head, and 9 that of
+  // the last.
   Set(a, a.cache_pages(), 0, 0, -1.0F);
   Set(b, b.cache_pages(), 1, 0, 9.0F);
   Set(b, b.cache_pages(), 0, 2, 0.0F);
   Set(b, b.cache_pages(), 1, 3, 9.0F);
+  Set(b, b.cache_pages(), 1, 1, 0.5F);
   for (Sequence* s : layers) Sequence::Attend({&s, 1});
   Sequence::Evict(layers);
   for (Sequence* s : layers) {
