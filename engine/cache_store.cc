@@ -39,11 +39,6 @@ CacheStore::CacheStore(const ModelConfig& config,
   }
 }
 
-size_t CacheStore::SlotBytes() const {
-  return static_cast<size_t>(config_.layers) *
-         static_cast<size_t>(config_.kv_heads) * sizeof(int32_t);
-}
-
 void CacheStore::TakeSlots(Sequence& s) {
   KF_CHECK(!unused_slots_.empty());
   s.slot = unused_slots_.back();
@@ -63,21 +58,33 @@ void CacheStore::Open(SequenceGroup& group) {
   TakePages(group.sizes, config_.layers, pool_, cache);
 }
 
+// slots_ = where each (layer, head) of the cache takes its next token.
+absl::Status CacheStore::ReadSlots(const SequenceCache& cache) {
+  slots_.resize(static_cast<size_t>(config_.layers) *
+                static_cast<size_t>(config_.kv_heads));
+  return backend_.Download(
+      std::as_writable_bytes(std::span(slots_)),
+      reinterpret_cast<const std::byte*>(cache.free_slots));
+}
+
 absl::Status CacheStore::Fork(SequenceGroup& group) {
+  const SequenceCache& from = group.first().cache;
   ReturnPromptPages(group.sizes, pool_, group.first().cache);
   if (group.sequences.size() == 1) return absl::OkStatus();
   copies_.clear();
-  const SequenceCache& from = group.first().cache;
-  std::vector<std::byte> slots(SlotBytes());
-  KF_RETURN_IF_ERROR(backend_.Download(
-      slots, reinterpret_cast<const std::byte*>(from.free_slots)));
+  KF_RETURN_IF_ERROR(ReadSlots(from));
   for (const auto& s : std::span(group.sequences).subspan(1)) {
     s->cache = from;
     s->cache.pages.clear();
     s->cache.bound_pages.clear();
+    if (group.beams != nullptr) {  // one kept set, in the same slots
+      SharePages(from, pool_, s->cache);
+      continue;
+    }
     TakeSlots(*s);
-    KF_RETURN_IF_ERROR(backend_.Upload(
-        reinterpret_cast<std::byte*>(s->cache.free_slots), slots));
+    KF_RETURN_IF_ERROR(
+        backend_.Upload(reinterpret_cast<std::byte*>(s->cache.free_slots),
+                        std::as_bytes(std::span(slots_))));
     if (group.sizes.shares_prompt) {
       SharePages(from, pool_, s->cache);
     } else {
@@ -88,15 +95,44 @@ absl::Status CacheStore::Fork(SequenceGroup& group) {
   return Copy();
 }
 
+void CacheStore::Reorder(SequenceGroup& group) {
+  // Lists of pages whose owners are the sequences.
+  std::vector<SequenceCache> before;
+  for (const auto& s : group.sequences) before.push_back(s->cache);
+  for (size_t i = 0; i < before.size(); ++i) {
+    Sequence& s = *group.sequences[i];
+    s.cache.pages.clear();
+    s.cache.bound_pages.clear();
+    SharePages(before[group.beams->parent(i)], pool_, s.cache);
+  }
+  for (SequenceCache& cache : before) GivePages(pool_, cache);
+}
+
 absl::Status CacheStore::PrepareStep(std::span<Sequence* const> sequences) {
   for (Sequence* s : sequences) {
-    if (!s->group.sizes.shares_prompt) continue;
-    // Nothing is evicted: a token's slot is its position.
-    for (int32_t layer = 0; layer < config_.layers; ++layer) {
-      OwnPageOf(s->cache.seen(), layer, pool_, s->cache, copies_);
+    SequenceGroup& group = s->group;
+    if (group.beams != nullptr) {
+      if (s == &group.first()) KF_RETURN_IF_ERROR(PrepareBeams(group));
+    } else if (group.sizes.shares_prompt) {
+      // Nothing is evicted: a token's slot is its position.
+      for (int32_t layer = 0; layer < config_.layers; ++layer) {
+        OwnPageOf(s->cache.seen(), layer, pool_, s->cache, copies_);
+      }
     }
   }
   return Copy();
+}
+
+// Each head has a free slot of its own, and each may be in another page.
+absl::Status CacheStore::PrepareBeams(SequenceGroup& group) {
+  KF_RETURN_IF_ERROR(ReadSlots(group.first().cache));
+  for (const auto& s : group.sequences) {
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      OwnPageOf(slots_[i], static_cast<int32_t>(i) / config_.kv_heads, pool_,
+                s->cache, copies_);
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CacheStore::Copy() {

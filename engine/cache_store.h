@@ -35,13 +35,13 @@ class CacheStore {
   void Open(SequenceGroup& group);
   // After the prompt: gives the other sequences what the first one has.
   absl::Status Fork(SequenceGroup& group);
+  // After a step of a beam search: each beam goes on with what its parent has.
+  void Reorder(SequenceGroup& group);
   // Before a decode step of these sequences: what it writes belongs to one
   // cache alone.
   absl::Status PrepareStep(std::span<Sequence* const> sequences);
   // What the sequence had is free again. Idempotent.
   void Close(Sequence& sequence);
-
-  const PagePool& pool() const { return pool_; }
 
  private:
   CacheStore(const ModelConfig& config,
@@ -51,9 +51,9 @@ class CacheStore {
              PagePool& pool,
              std::unique_ptr<Buffer> free_slots);
   void TakeSlots(Sequence& sequence);
+  absl::Status PrepareBeams(SequenceGroup& group);
+  absl::Status ReadSlots(const SequenceCache& cache);
   absl::Status Copy();
-  // Bytes of one sequence's row of free_slots_.
-  size_t SlotBytes() const;
 
   const ModelConfig& config_;
   const AttentionShape shape_;
@@ -62,6 +62,7 @@ class CacheStore {
   std::unique_ptr<Buffer> free_slots_;  // int32 [max_batch, layers, G]
   std::vector<int32_t> unused_slots_;   // rows of free_slots_
   std::vector<PageCopy> copies_;        // scratch
+  std::vector<int32_t> slots_;          // [layers, G], scratch
 };
 
 }  // namespace kf::engine

@@ -72,12 +72,7 @@ void EngineCore::Drop(const StepPlan& plan, TimePoint now) {
         ending.status = absl::DeadlineExceededError("the deadline has passed");
         break;
       case DropReason::kTimeLimit:
-        for (const auto& s : group.sequences) {
-          if (s->finished) continue;
-          ending.updates.push_back(
-              emitter_.Finish(*s, FinishReason::kTimeLimit, now));
-          AttachReport(*s, ending.updates.back());
-        }
+        ending.updates = LastUpdates(group, FinishReason::kTimeLimit, now);
         break;
     }
     if (!group.admitted) CountUnqueued(group);
@@ -152,126 +147,6 @@ void EngineCore::RunPrefillCall(const PrefillCall& call) {
   }
 }
 
-// What a row comes to depends on the row and its own sequence alone, so rows
-// are read by all threads; clients hear of them in order, from this one. All
-// sequences of a group read the last row of its prompt.
-void EngineCore::TakeRows(std::span<const Runner::LogitsRow> rows) {
-  readings_.clear();
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i].EndsPrompt()) {
-      for (const auto& s : rows[i].group->sequences) {
-        readings_.push_back({.row = i, .sequence = s.get()});
-      }
-    } else {
-      readings_.push_back({.row = i, .sequence = rows[i].sequence});
-    }
-  }
-  parts_.backend.ParallelFor(
-      static_cast<int64_t>(readings_.size()), [&](int64_t index, int worker) {
-        Reading& reading = readings_[static_cast<size_t>(index)];
-        const Runner::LogitsRow& row = rows[reading.row];
-        if (reading.sequence == nullptr) {
-          reading.choice =
-              emitter_.ReadPromptRow(*row.group, row.prompt_row, row.logits);
-        } else if (row.group->sizes.max_new_tokens > 0) {
-          reading.choice =
-              emitter_.ChooseNext(*reading.sequence, row.logits, worker);
-        }
-      });
-  for (size_t first = 0, end = 0; first < readings_.size(); first = end) {
-    while (end < readings_.size() && readings_[end].row == readings_[first].row)
-      ++end;
-    const Runner::LogitsRow& row = rows[readings_[first].row];
-    const auto readings = std::span(readings_).subspan(first, end - first);
-    if (row.sequence == nullptr) {
-      TakePromptRow(row, readings);
-    } else {
-      Count(*row.sequence, row.sequence->cache.seen());
-      TakeToken(*row.sequence, std::move(readings.front().choice));
-    }
-  }
-}
-
-void EngineCore::TakePromptRow(const Runner::LogitsRow& row,
-                               std::span<Reading> readings) {
-  SequenceGroup& group = *row.group;
-  // A bad row has ended the group; the rest of its rows is of no use.
-  if (!groups_.contains(group.id)) return;
-  const TimePoint now = parts_.clock.Now();
-  if (!row.EndsPrompt()) {
-    TokenEmitter::Choice& choice = readings.front().choice;
-    if (choice.bad) {
-      FinishAll(group, FinishReason::kError, now);
-    } else {
-      group.prompt_logprobs.push_back(std::move(*choice.logprob));
-    }
-    return;
-  }
-  group.prompt_done = now;
-  ReleaseWorkspace(group);
-  if (const int32_t evicted = group.first().cache.evicted(); evicted > 0) {
-    observer_->OnEvicted(static_cast<uint32_t>(evicted));
-  }
-  if (auto status = caches_->Fork(group); !status.ok()) {
-    Fail(group.id, status);
-    return;
-  }
-  const CachePages pages = CountPages(group.sizes, parts_.config.layers);
-  scheduler_.Shrink(group.id, /*rows=*/0, pages.prompt - pages.kept);
-  for (const auto& s : group.sequences) Count(*s, s->cache.seen());
-  if (group.sizes.max_new_tokens == 0) {
-    FinishAll(group, FinishReason::kLength, now);
-    return;
-  }
-  for (Reading& reading : readings) {
-    TakeToken(*reading.sequence, std::move(reading.choice));
-  }
-}
-
-void EngineCore::TakeToken(Sequence& s, TokenEmitter::Choice choice) {
-  const TimePoint now = parts_.clock.Now();
-  const std::optional<TimePoint> previous = s.last_token;
-  Update update = emitter_.Next(s, std::move(choice), now);
-  if (!update.token_ids.empty()) {
-    ++report_.generated;
-    if (previous) {
-      observer_->OnToken(ToSeconds(now - *previous));
-    } else {
-      observer_->OnFirstToken(ToSeconds(now - s.group.arrival));
-    }
-  }
-  Emit(s, std::move(update));
-}
-
-// The group's last update waits until its room has been given back.
-void EngineCore::Emit(Sequence& s, Update update) {
-  SequenceGroup& group = s.group;
-  if (update.finish_reason == FinishReason::kNotFinished) {
-    group.sink->OnUpdate(std::move(update));
-    return;
-  }
-  AttachReport(s, update);
-  s.finished = true;
-  if (group.live() > 0) {
-    ReleaseSequence(s);
-    scheduler_.Shrink(group.id, /*rows=*/1,
-                      CountPages(group.sizes, parts_.config.layers).each);
-    group.sink->OnUpdate(std::move(update));
-    return;
-  }
-  std::vector<Update> last;
-  last.push_back(std::move(update));
-  End(group.id, std::move(last), absl::OkStatus());
-}
-
-void EngineCore::FinishAll(SequenceGroup& group,
-                           FinishReason reason,
-                           TimePoint now) {
-  for (const auto& s : group.sequences) {
-    if (!s->finished) Emit(*s, emitter_.Finish(*s, reason, now));
-  }
-}
-
 void EngineCore::Fail(RequestId id, const absl::Status& status) {
   if (!groups_.contains(id)) return;
   End(id, {},
@@ -290,19 +165,6 @@ void EngineCore::End(RequestId id,
   groups_.erase(found);
   Release(*ending.group);
   endings_.push_back(std::move(ending));
-}
-
-void EngineCore::AttachReport(const Sequence& s, Update& update) const {
-  const SequenceGroup& group = s.group;
-  if (group.request.cache_report == CacheReportDetail::kNone ||
-      !group.prompt_done) {
-    return;
-  }
-  CacheReport& report = update.cache_report.emplace();
-  report.after_prompt = group.cache_after_prompt;
-  if (auto state = runner_.ReadCache(s); state.ok()) {
-    report.at_end = std::move(*state);
-  }
 }
 
 void EngineCore::ReleaseWorkspace(SequenceGroup& group) {
@@ -379,11 +241,11 @@ void EngineCore::Observe(const Ending& ending, TimePoint now) {
     observer_->OnCancelled();
   } else if (!ending.status.ok()) {
     observer_->OnFailed(ending.status.code());
-  } else if (ending.updates.back().finish_reason == FinishReason::kError) {
+  } else if (ending.group->failed) {
     observer_->OnFailed(absl::StatusCode::kInternal);
   } else {
-    observer_->OnSucceeded(ending.updates.back().finish_reason,
-                           ending.updates.back().usage,
+    observer_->OnSucceeded(ending.updates.front().finish_reason,
+                           ending.updates.front().usage,
                            ToSeconds(now - ending.group->arrival));
   }
 }

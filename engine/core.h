@@ -79,6 +79,7 @@ class EngineCore {
     size_t row = 0;  // of the call
     Sequence* sequence = nullptr;
     TokenEmitter::Choice choice = {};
+    std::vector<BeamSearch::Continuation> continuations = {};  // beams' choice
   };
 
   EngineCore(Parts parts, std::unique_ptr<CacheStore> caches);
@@ -88,10 +89,17 @@ class EngineCore {
   void RunPrefill(const StepPlan& plan);
   void RunPrefillCall(const PrefillCall& call);
   void TakeRows(std::span<const Runner::LogitsRow> rows);
+  void ReadRow(const Runner::LogitsRow& row, int worker, Reading& reading);
   void TakePromptRow(const Runner::LogitsRow& row, std::span<Reading> readings);
+  void TakeReading(Reading& reading);
   void TakeToken(Sequence& s, TokenEmitter::Choice choice);
+  void TakeBeamRow(SequenceGroup& group, Reading& reading);
   void Emit(Sequence& s, Update update);
   void FinishAll(SequenceGroup& group, FinishReason reason, TimePoint now);
+  std::vector<Update> LastUpdates(SequenceGroup& group,
+                                  FinishReason reason,
+                                  TimePoint now);
+  void CountGenerated(uint32_t tokens);
   void Fail(RequestId id, const absl::Status& status);
   void End(RequestId id, std::vector<Update> updates, absl::Status status);
   void AttachReport(const Sequence& s, Update& update) const;

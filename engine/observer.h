@@ -30,6 +30,9 @@ class EngineObserver {
   virtual void OnAdmitted(double /*queue_seconds*/,
                           uint32_t /*prompt_tokens*/,
                           uint32_t /*cache_budget_tokens*/) {}
+  // Tokens chosen: one for each sequence of a step.
+  virtual void OnGenerated(uint32_t /*tokens*/) {}
+  // Of each sequence, as its tokens are sent; beams are sent whole, together.
   virtual void OnFirstToken(double /*seconds_since_arrival*/) {}
   virtual void OnToken(double /*seconds_since_last_token*/) {}
   virtual void OnEvicted(uint32_t /*tokens*/) {}

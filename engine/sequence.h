@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "engine/cache/sequence_cache.h"
 #include "engine/clock.h"
@@ -24,7 +23,7 @@ struct Sequence {
            uint32_t place)
       : group(owner),
         index(place),
-        stream(request.first_stream + place),
+        stream(request.beam ? 0 : request.first_stream + place),
         decoder(tokenizer,
                 request.output.keep_special_tokens,
                 /*at_text_start=*/false),
@@ -50,7 +49,6 @@ struct Sequence {
   std::optional<TokenHistory> history;  // where a penalty reads it
   IncrementalDecoder decoder;
   StopMatcher matcher;
-  std::vector<TokenId> forbidden;  // below min_new_tokens
   bool text_ended = false;  // a stop string was found; the matcher is spent
 };
 

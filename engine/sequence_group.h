@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "engine/beam_search.h"
 #include "engine/cache/cache_plan.h"
 #include "engine/clock.h"
 #include "engine/model/model_config.h"
@@ -49,8 +50,18 @@ struct SequenceGroup {
   CacheState cache_after_prompt;  // where the request asks for a report
   bool first_sent = false;        // the update with the prompt's part
 
+  std::vector<TokenId> forbidden;  // below min_new_tokens
+
   // In order of index; each refers to this group. The ended ones stay.
   std::vector<std::unique_ptr<Sequence>> sequences;
+
+  bool failed = false;  // a row of logits was bad
+
+  // Of a beam search, whose live beams the sequences carry, in order; they
+  // share the free slots of the first. Null: samples.
+  std::unique_ptr<BeamSearch> beams;
+  // What the rows of logits of this step have given.
+  std::vector<std::vector<BeamSearch::Continuation>> beam_rows;
 
   // Sequences that have not ended.
   size_t live() const;

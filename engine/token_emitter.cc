@@ -1,6 +1,7 @@
 #include "engine/token_emitter.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -29,13 +30,16 @@ TokenEmitter::TokenEmitter(const Tokenizer& tokenizer,
 
 void TokenEmitter::Begin(SequenceGroup& group) const {
   const StoppingParams& stopping = group.request.stopping;
-  if (stopping.min_new_tokens == 0) return;
-  for (const auto& s : group.sequences) {
-    // With ignore_eos the end-of-generation ids are tokens like any other.
-    if (!stopping.ignore_eos) s->forbidden = end_ids_;
-    s->forbidden.insert(s->forbidden.end(), stopping.stop_token_ids.begin(),
-                        stopping.stop_token_ids.end());
+  if (group.request.beam) {
+    group.beams = std::make_unique<BeamSearch>(
+        *group.request.beam, group.sizes.max_new_tokens,
+        stopping.ignore_eos ? std::vector<TokenId>() : end_ids_);
   }
+  if (stopping.min_new_tokens == 0) return;
+  // With ignore_eos the end-of-generation ids are tokens like any other.
+  if (!stopping.ignore_eos) group.forbidden = end_ids_;
+  group.forbidden.insert(group.forbidden.end(), stopping.stop_token_ids.begin(),
+                         stopping.stop_token_ids.end());
 }
 
 TokenEmitter::Choice TokenEmitter::ReadPromptRow(
@@ -76,7 +80,7 @@ TokenId TokenEmitter::Sample(const Sequence& s,
                        .stream = s.stream,
                        .forbidden = {}};
   if (s.generated < s.group.request.stopping.min_new_tokens) {
-    input.forbidden = s.forbidden;
+    input.forbidden = s.group.forbidden;
   }
   return samplers_[static_cast<size_t>(worker)].Sample(input, scan);
 }
@@ -152,6 +156,20 @@ Update TokenEmitter::Finish(Sequence& s,
   update.index = s.index;
   AddFirst(s, now, update);
   Complete(s, reason, now, update);
+  return update;
+}
+
+Update TokenEmitter::FinishBeam(Sequence& s,
+                                const BeamSearch::Result& beam,
+                                FinishReason reason,
+                                TimePoint now) const {
+  Update update;
+  update.index = s.index;
+  update.score = beam.score;
+  update.token_ids = beam.tokens;
+  for (const TokenId id : beam.tokens) EndsHere(s, id, update);
+  AddFirst(s, now, update);
+  Complete(s, beam.ended ? update.finish_reason : reason, now, update);
   return update;
 }
 

@@ -49,6 +49,12 @@ class TokenEmitter {
   Update Next(Sequence& sequence, Choice choice, TimePoint now);
   // An end without a token: time limit, error, or T = 0.
   Update Finish(Sequence& sequence, FinishReason reason, TimePoint now) const;
+  // All of a beam, in the sequence of its rank; `reason` where it has not ended
+  // by its last token.
+  Update FinishBeam(Sequence& sequence,
+                    const BeamSearch::Result& beam,
+                    FinishReason reason,
+                    TimePoint now) const;
 
  private:
   TokenId Sample(const Sequence& sequence,

@@ -276,14 +276,16 @@ void Metrics::OnAdmitted(double queue_seconds,
   impl_->budget.Observe(cache_budget_tokens);
 }
 
+void Metrics::OnGenerated(uint32_t tokens) {
+  impl_->generation_tokens.Increment(tokens);
+}
+
 void Metrics::OnFirstToken(double seconds_since_arrival) {
   impl_->first_token.Observe(seconds_since_arrival);
-  impl_->generation_tokens.Increment();
 }
 
 void Metrics::OnToken(double seconds_since_last_token) {
   impl_->inter_token.Observe(seconds_since_last_token);
-  impl_->generation_tokens.Increment();
 }
 
 void Metrics::OnEvicted(uint32_t tokens) { impl_->evicted.Increment(tokens); }

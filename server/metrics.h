@@ -31,6 +31,7 @@ class Metrics final : public engine::EngineObserver {
   void OnAdmitted(double queue_seconds,
                   uint32_t prompt_tokens,
                   uint32_t cache_budget_tokens) override;
+  void OnGenerated(uint32_t tokens) override;
   void OnFirstToken(double seconds_since_arrival) override;
   void OnToken(double seconds_since_last_token) override;
   void OnEvicted(uint32_t tokens) override;

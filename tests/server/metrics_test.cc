@@ -48,6 +48,7 @@ TEST(Metrics, CountsWhatTheEngineReports) {
   metrics.OnReceived();
   metrics.OnAdmitted(0.25, 100, 50);
   metrics.OnStep({.decode_rows = 0, .prompt_tokens = 100, .seconds = 0.1});
+  metrics.OnGenerated(2);
   metrics.OnFirstToken(0.5);
   metrics.OnStep({.decode_rows = 3, .prompt_tokens = 0, .seconds = 0.1});
   metrics.OnToken(0.1);

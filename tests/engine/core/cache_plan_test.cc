@@ -50,6 +50,49 @@ TEST(CheckFitsTest, PoolNamesBothNumbersInPagesAndTokens) {
                                "the pool has 51 (192 tokens)"));
 }
 
+// Copies of everything, unless nothing is evicted: then the prompt's whole
+// pages, here 6 a layer, are there once.
+TEST(CountPagesTest, SeveralSequences) {
+  RequestSizes sizes = Sizes(100, 50, 40);
+  EXPECT_EQ(CountPages(sizes, 4).kept, 3 * 4);
+  sizes.sequences = 5;
+  EXPECT_EQ(CountPages(sizes, 4).kept, 5 * 3 * 4);
+  EXPECT_EQ(CountPages(sizes, 4).each, 3 * 4);
+  sizes = Sizes(100, 50, 150);
+  sizes.sequences = 5;
+  sizes.shares_prompt = true;
+  EXPECT_EQ(CountPages(sizes, 4).kept, (6 + 5 * 4) * 4);
+  EXPECT_EQ(CountPages(sizes, 4).each, 4 * 4);
+  EXPECT_EQ(CountPages(sizes, 4).prompt, (6 + 5 * 4) * 4);
+  // Quest: 19 pages have their bounds in two, of which the prompt fills one.
+  sizes = Sizes(270, 30, 300);
+  sizes.rules.read_pages = 3;
+  sizes.rules.full_layers = 1;
+  sizes.sequences = 2;
+  sizes.shares_prompt = true;
+  EXPECT_EQ(CountPages(sizes, 2).kept, 2 * (16 + 2 * 3) + 1 + 2 * 1);
+}
+
+// Scope MODEL holds the whole prompt before; several sequences more after.
+TEST(CountPagesTest, ThePromptOrTheSequences) {
+  RequestSizes sizes = Sizes(100, 50, 40);
+  sizes.rules.scope = SelectionScope::kModel;
+  EXPECT_EQ(CountPages(sizes, 2).prompt, 7 * 2);
+  EXPECT_EQ(CountPages(sizes, 2).kept, 3 * 2);
+  sizes.sequences = 3;
+  EXPECT_EQ(CountPages(sizes, 2).prompt, 3 * 3 * 2);
+  EXPECT_EQ(CountPages(sizes, 2).kept, 3 * 3 * 2);
+}
+
+TEST(CheckFitsTest, BatchNamesBothNumbers) {
+  RequestSizes sizes = Sizes(10, 1, 1);
+  sizes.sequences = 4;
+  EXPECT_THAT(CheckFitsBatch(sizes, 4), IsOk());
+  EXPECT_THAT(CheckFitsBatch(sizes, 3),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "has 4 sequences, the batch holds 3"));
+}
+
 TEST(CheckFitsTest, WorkspaceNamesBothNumbers) {
   EXPECT_THAT(CheckFitsWorkspace(Sizes(100, 1, 1), 100), IsOk());
   const absl::Status status = CheckFitsWorkspace(Sizes(101, 1, 1), 100);

@@ -60,6 +60,25 @@ TEST(PagePoolTest, AnyMixOfTakesAndGivesKeepsPagesApart) {
   }
 }
 
+TEST(PagePoolTest, APageIsFreeWhenItsLastOwnerLeaves) {
+  const auto backend = CreateReferenceBackend();
+  const auto pool = MakePool(*backend, 4);
+  const auto pages = pool->Take(2);
+  pool->Share(pages);
+  pool->Share({pages.data(), 1});
+  EXPECT_EQ(pool->owners(pages[0]), 3);
+  EXPECT_EQ(pool->owners(pages[1]), 2);
+  pool->Give(pages);
+  EXPECT_EQ(pool->free_pages(), 2);
+  pool->Give(pages);
+  EXPECT_EQ(pool->free_pages(), 3);
+  EXPECT_EQ(pool->owners(pages[1]), 0);
+  EXPECT_DEATH(pool->Give(pages), "check failed");
+  EXPECT_DEATH(pool->Share(pages), "check failed");
+  pool->Give({pages.data(), 1});
+  EXPECT_EQ(pool->free_pages(), 4);
+}
+
 TEST(PagePoolDeathTest, AForeignPageIsOurBug) {
   const auto backend = CreateReferenceBackend();
   const auto pool = MakePool(*backend, 4);

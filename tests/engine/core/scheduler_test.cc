@@ -63,6 +63,45 @@ TEST(SchedulerTest, ShortPromptsShareTheirSlices) {
   EXPECT_THAT(scheduler.Plan(At(0)).decode, ElementsAre(1, 2));
 }
 
+SchedulerEntry Several(RequestId id, int32_t rows, int64_t pages) {
+  SchedulerEntry entry = Entry(id, 10, pages);
+  entry.rows = rows;
+  return entry;
+}
+
+// max_batch is 4: a request waits until there are rows for all its sequences.
+TEST(SchedulerTest, SequencesOfARequestAreAdmittedTogether) {
+  Scheduler scheduler(kLimits);
+  scheduler.Add(Several(1, 3, 30));
+  scheduler.Add(Several(2, 2, 20));
+  scheduler.Add(Several(3, 1, 10));
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, ElementsAre(1));
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, IsEmpty());
+  EXPECT_EQ(scheduler.running(), 1);
+  // One of the three ends: now there is room for two.
+  scheduler.Shrink(1, /*rows=*/1, /*pages=*/10);
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, ElementsAre(2));
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, IsEmpty());
+  scheduler.Shrink(1, 1, 10);
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, ElementsAre(3));
+  for (RequestId id = 1; id <= 3; ++id) scheduler.Finish(id);
+  // All rows are free again, and all pages.
+  scheduler.Add(Several(4, 4, 100));
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, ElementsAre(4));
+}
+
+// 100 pages in all; rows there are.
+TEST(SchedulerTest, ASequenceThatEndsFreesItsPages) {
+  Scheduler scheduler(kLimits);
+  scheduler.Add(Several(1, 3, 90));
+  scheduler.Add(Several(2, 1, 40));
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, ElementsAre(1));
+  scheduler.Shrink(1, 0, 29);  // after the prompt, say
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, IsEmpty());
+  scheduler.Shrink(1, 1, 1);
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, ElementsAre(2));
+}
+
 TEST(SchedulerTest, ALongPromptIsCutAtRowTiles) {
   Scheduler scheduler(kLimits);
   scheduler.Add(Entry(1, 150));
