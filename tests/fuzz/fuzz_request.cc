@@ -26,11 +26,16 @@ void Generate(std::string_view bytes,
   kf::engine::RequestLimits limits;
   limits.vocabulary = context.vocabulary;
   limits.context_tokens = context.context_tokens;
+  limits.layers = 2;
   const auto sizes = kf::engine::ValidateRequest(*request, limits);
   if (!sizes.ok()) return;
   // What the cache is built on.
   KF_CHECK(sizes->budget >= 1 && sizes->recent >= 0);
   KF_CHECK(sizes->recent <= sizes->budget);
+  for (const kf::engine::LayerSize& size : sizes->rules.sizes) {
+    KF_CHECK(size.budget >= 1 && size.recent >= 0);
+    KF_CHECK(size.recent <= size.budget);
+  }
   KF_CHECK(sizes->prompt_tokens + sizes->max_new_tokens <=
            context.context_tokens);
 }

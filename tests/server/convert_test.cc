@@ -39,6 +39,7 @@ absl::Status Check(const v1::GenerateRequest& proto) {
   engine::RequestLimits limits;
   limits.vocabulary = testing::kTinyVocabulary;
   limits.context_tokens = 512;
+  limits.layers = 2;
   return engine::ValidateRequest(*request, limits).status();
 }
 

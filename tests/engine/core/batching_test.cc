@@ -31,6 +31,20 @@ std::vector<Request> MixedRequests() {
   requests[5].sampling.repetition_penalty = 1.2;
   requests[6].cache.policy = CachePolicy::kH2O;
   requests[7].cache.decode_scores = false;
+  requests.push_back(MakeKeyformerRequest(9, 50, 30, 20, 6));
+  requests.back().cache.policy = CachePolicy::kWindow;
+  requests.push_back(MakeKeyformerRequest(10, 60, 30, 24, 6));
+  requests.back().cache.scope = SelectionScope::kLayer;
+  requests.back().cache.score_norm = ScoreNorm::kAge;
+  requests.push_back(MakeKeyformerRequest(11, 90, 30, 17, 5));
+  requests.back().cache.scope = SelectionScope::kModel;
+  requests.push_back(MakeKeyformerRequest(12, 40, 30, 15, 4));
+  requests.back().cache.positions = CachePositions::kCache;
+  requests.push_back(MakeKeyformerRequest(13, 80, 30, 32, 0));
+  requests.back().cache.policy = CachePolicy::kQuest;
+  requests.back().cache.full_layers = 1;
+  requests.push_back(MakeKeyformerRequest(14, 64, 30, 30, 8));
+  requests.back().cache.layer_weights = {0.5, 1.5};
   for (Request& request : requests)
     request.cache_report = CacheReportDetail::kFull;
   return requests;

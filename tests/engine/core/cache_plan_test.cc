@@ -41,6 +41,43 @@ INSTANTIATE_TEST_SUITE_P(
                       PagesCase{"BudgetAboveTheLength", 10, 5, 100000, 1}),
     [](const auto& param) { return std::string(param.param.name); });
 
+TEST(CountPagesTest, LayersCountTheirOwnBudgets) {
+  RequestSizes sizes = Sizes(100, 100, 64);
+  sizes.rules.sizes = {{32, 0}, {96, 0}, {15, 0}};
+  const CachePages pages = CountPages(sizes, 3);
+  EXPECT_EQ(pages.prompt, 3 + 7 + 1);
+  EXPECT_EQ(pages.kept, 11);
+  EXPECT_THAT(CheckFitsPool(sizes, 3, 10),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "needs 11 pages (58 tokens in each of 3 layers on "
+                       "average), the pool has 10 (48 tokens)"));
+}
+
+// All of the prompt, and the slot that its last token leaves free, until its
+// end; then the budget.
+TEST(CountPagesTest, ScopeModelCountsTheWholePrompt) {
+  RequestSizes sizes = Sizes(100, 100, 32);
+  sizes.rules.scope = SelectionScope::kModel;
+  EXPECT_EQ(CountPages(sizes, 4).prompt, 4 * 7);
+  EXPECT_EQ(CountPages(sizes, 4).kept, 4 * 3);
+  EXPECT_THAT(CheckFitsPool(sizes, 4, 27),
+              StatusIs(absl::StatusCode::kFailedPrecondition, "28 pages"));
+  sizes.rules.sizes = {{150, 0}};
+  EXPECT_EQ(CountPages(sizes, 4).prompt, 4 * 10);
+  EXPECT_EQ(CountPages(sizes, 4).kept, 4 * 10);
+}
+
+// A page of bounds for each 16 pages, where they are read.
+TEST(CountPagesTest, QuestCountsItsBounds) {
+  RequestSizes sizes = Sizes(200, 100, 300);
+  sizes.rules.read_pages = 4;
+  sizes.rules.full_layers = 1;
+  EXPECT_EQ(BoundPages(sizes, 0), 0);
+  EXPECT_EQ(BoundPages(sizes, 1), 2);
+  EXPECT_EQ(CountPages(sizes, 3).prompt, 19 + 2 * (19 + 2));
+  EXPECT_EQ(CountPages(sizes, 3).kept, 61);
+}
+
 TEST(CheckFitsTest, PoolNamesBothNumbersInPagesAndTokens) {
   EXPECT_THAT(CheckFitsPool(Sizes(100, 100, 200), 4, 52), IsOk());
   const absl::Status status = CheckFitsPool(Sizes(100, 100, 200), 4, 51);

@@ -215,6 +215,23 @@ TEST(SchedulerTest, AdmissionWaitsForPages) {
   EXPECT_THAT(scheduler.Plan(At(2)).admit, ElementsAre(2, 3));
 }
 
+// Scope MODEL: what only the prompt needed comes back at its end.
+TEST(SchedulerTest, PagesGivenBackLetTheNextOneIn) {
+  Scheduler scheduler(kLimits);
+  scheduler.Add(Entry(1, 10, 100));
+  scheduler.Add(Entry(2, 10, 60));
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, ElementsAre(1));
+  scheduler.Shrink(1, 0, 59);
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, IsEmpty());
+  scheduler.Shrink(1, 0, 1);
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, ElementsAre(2));
+  scheduler.Add(Entry(3, 10, 41));
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, IsEmpty());
+  scheduler.Finish(1);  // 40 of its own were left
+  scheduler.Finish(2);
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, ElementsAre(3));
+}
+
 TEST(SchedulerTest, AdmissionWaitsForTheWorkspaceUntilThePromptIsDone) {
   Scheduler scheduler(kLimits);
   scheduler.Add(Entry(1, 600));

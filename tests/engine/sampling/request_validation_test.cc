@@ -1,5 +1,4 @@
-// What ValidateRequest refuses, with the message a client sees, and the sizes
-// it fixes (docs/keyformer.md, Sizes).
+// What ValidateRequest refuses, with the message a client sees.
 #include "engine/request_validation.h"
 
 #include <cctype>
@@ -17,7 +16,9 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr uint32_t kHuge = std::numeric_limits<uint32_t>::max();
 
-RequestLimits Limits() { return {.vocabulary = 100, .context_tokens = 1000}; }
+RequestLimits Limits() {
+  return {.vocabulary = 100, .context_tokens = 1000, .layers = 4};
+}
 
 Request Valid(size_t prompt_tokens = 100) {
   Request r;
@@ -212,6 +213,67 @@ INSTANTIATE_TEST_SUITE_P(
                     "prompt_logprobs is set"}),
     [](const auto& test) { return test.param.name; });
 
+// Of 4 layers.
+INSTANTIATE_TEST_SUITE_P(
+    LayerWeights,
+    RefusedTest,
+    testing::Values(
+        RefusedCase{"TooFew",
+                    [](Request& r) {
+                      r.cache.layer_weights = {1, 1, 1};
+                    },
+                    "cache.layer_weights: 3 numbers, want one for each of the "
+                    "4 layers"},
+        RefusedCase{"Negative",
+                    [](Request& r) {
+                      r.cache.layer_weights = {1, -1, 2, 2};
+                    },
+                    "cache.layer_weights[1]: -1, want a finite number >= 0"},
+        RefusedCase{"NotANumber",
+                    [](Request& r) {
+                      r.cache.layer_weights = {1, 1, kNaN, 1};
+                    },
+                    "cache.layer_weights[2]: nan, want a finite number >= 0"},
+        RefusedCase{"Infinite",
+                    [](Request& r) {
+                      r.cache.layer_weights = {kInf, 1, 1, 1};
+                    },
+                    "cache.layer_weights[0]: inf, want a finite number >= 0"},
+        RefusedCase{"OverflowingSum",
+                    [](Request& r) {
+                      r.cache.layer_weights = {1.7e308, 1.7e308, 1, 1};
+                    },
+                    "cache.layer_weights: their mean is inf, want 1 (within "
+                    "1e-6)"},
+        RefusedCase{"OtherMean",
+                    [](Request& r) {
+                      r.cache.layer_weights = {1, 1, 1, 1.5};
+                    },
+                    "cache.layer_weights: their mean is 1.125, want 1 (within "
+                    "1e-6)"},
+        RefusedCase{"Full",
+                    [](Request& r) {
+                      r.cache.policy = CachePolicy::kFull;
+                      r.cache.layer_weights = {1, 1, 1, 1};
+                    },
+                    "cache.layer_weights: policy FULL evicts nothing, want "
+                    "WINDOW, H2O or KEYFORMER"},
+        RefusedCase{"Quest",
+                    [](Request& r) {
+                      r.cache.policy = CachePolicy::kQuest;
+                      r.cache.layer_weights = {1, 1, 1, 1};
+                    },
+                    "cache.layer_weights: policy QUEST evicts nothing, want "
+                    "WINDOW, H2O or KEYFORMER"},
+        RefusedCase{"ScopeModel",
+                    [](Request& r) {
+                      r.cache.scope = SelectionScope::kModel;
+                      r.cache.layer_weights = {1, 1, 1, 1};
+                    },
+                    "cache.layer_weights: cache.scope is MODEL, one set for "
+                    "all layers, want HEAD or LAYER"}),
+    [](const auto& test) { return test.param.name; });
+
 TEST(ValidateRequestTest, TooManyBiases) {
   Request r = Valid();
   RequestLimits limits = Limits();
@@ -256,120 +318,6 @@ TEST(ValidateRequestTest, EdgesThatAreAllowed) {
     EXPECT_TRUE(ValidateRequest(r, Limits()).ok()) << "edit " << i;
   }
 }
-
-struct SizesCase {
-  std::string name;
-  Edit edit;
-  RequestSizes want;
-};
-void PrintTo(const SizesCase& c, std::ostream* os) { *os << c.name; }
-
-class SizesTest : public testing::TestWithParam<SizesCase> {};
-
-TEST_P(SizesTest, Come) {
-  Request r = Valid(100);
-  r.stopping.max_new_tokens = 50;
-  GetParam().edit(r);
-  const absl::StatusOr<RequestSizes> got = ValidateRequest(r, Limits());
-  ASSERT_TRUE(got.ok()) << got.status();
-  const RequestSizes& want = GetParam().want;
-  EXPECT_EQ(got->prompt_tokens, want.prompt_tokens);
-  EXPECT_EQ(got->max_new_tokens, want.max_new_tokens);
-  EXPECT_EQ(got->cut_by_context, want.cut_by_context);
-  EXPECT_EQ(got->budget, want.budget);
-  EXPECT_EQ(got->recent, want.recent);
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    All,
-    SizesTest,
-    testing::Values(
-        SizesCase{"Defaults", [](Request&) {}, {100, 50, false, 50, 15}},
-        SizesCase{"Full",
-                  [](Request& r) { r.cache.policy = CachePolicy::kFull; },
-                  {100, 50, false, 150, 150}},
-        SizesCase{"H2O",
-                  [](Request& r) { r.cache.policy = CachePolicy::kH2O; },
-                  {100, 50, false, 50, 15}},
-        SizesCase{"Total",
-                  [](Request& r) { r.cache.basis = BudgetBasis::kTotal; },
-                  {100, 50, false, 75, 22}},
-        SizesCase{"Tokens",
-                  [](Request& r) { r.cache.tokens = 7; },
-                  {100, 50, false, 7, 2}},
-        SizesCase{"MinTokens",
-                  [](Request& r) { r.cache.min_tokens = 256; },
-                  {100, 50, false, 256, 76}},
-        SizesCase{"MinTokensYieldsToTokens",
-                  [](Request& r) {
-                    r.cache.min_tokens = 256;
-                    r.cache.tokens = 9;
-                  },
-                  {100, 50, false, 9, 2}},
-        SizesCase{"RecentTokensZero",
-                  [](Request& r) { r.cache.recent_tokens = 0; },
-                  {100, 50, false, 50, 0}},
-        SizesCase{"RecentTokensAll",
-                  [](Request& r) { r.cache.recent_tokens = 50; },
-                  {100, 50, false, 50, 50}},
-        // 0.29 x 100 is 28.999999999999996 in double.
-        SizesCase{"FloorForgivesRounding",
-                  [](Request& r) { r.cache.ratio = 0.29; },
-                  {100, 50, false, 29, 8}},
-        SizesCase{"RecentFloor",
-                  [](Request& r) { r.cache.tokens = 10; },
-                  {100, 50, false, 10, 3}},
-        SizesCase{"TinyRatioGivesMinTokens",
-                  [](Request& r) { r.cache.ratio = 1e-300; },
-                  {100, 50, false, 1, 0}},
-        SizesCase{"LargestBudget",
-                  [](Request& r) {
-                    r.cache.tokens = 1U << 30;
-                    r.cache.recent_ratio = 1.0;
-                  },
-                  {100, 50, false, 1 << 30, 1 << 30}},
-        // All of it, whatever there is: no context comes near 2^30.
-        SizesCase{"BudgetOfEverything",
-                  [](Request& r) {
-                    r.cache.tokens = kHuge;
-                    r.cache.recent_tokens = kHuge;
-                  },
-                  {100, 50, false, 1 << 30, 1 << 30}},
-        SizesCase{"MinTokensOfEverything",
-                  [](Request& r) { r.cache.min_tokens = kHuge; },
-                  {100, 50, false, 1 << 30, 1 << 30}},
-        SizesCase{"NothingToGenerate",
-                  [](Request& r) { r.stopping.max_new_tokens = 0; },
-                  {100, 0, false, 50, 15}},
-        SizesCase{"DefaultMaxNewTokens",
-                  [](Request& r) { r.stopping.max_new_tokens.reset(); },
-                  {100, 256, false, 50, 15}},
-        SizesCase{"FillsContext",
-                  [](Request& r) { r.stopping.max_new_tokens = 900; },
-                  {100, 900, false, 50, 15}},
-        SizesCase{"CutByContext",
-                  [](Request& r) { r.stopping.max_new_tokens = 901; },
-                  {100, 900, true, 50, 15}},
-        SizesCase{"CutBeforeTheBasis",
-                  [](Request& r) {
-                    r.stopping.max_new_tokens = kHuge;
-                    r.cache.basis = BudgetBasis::kTotal;
-                  },
-                  {100, 900, true, 500, 150}},
-        SizesCase{"Forced",
-                  [](Request& r) {
-                    r.stopping.max_new_tokens.reset();
-                    r.forced_tokens = {1, 2, 3};
-                  },
-                  {100, 3, false, 50, 15}},
-        SizesCase{"ForcedBeyondContext",
-                  [](Request& r) {
-                    r.prompt.assign(999, 1);
-                    r.stopping.max_new_tokens.reset();
-                    r.forced_tokens = {1, 2, 3};
-                  },
-                  {999, 1, true, 499, 149}}),
-    [](const auto& test) { return test.param.name; });
 
 }  // namespace
 }  // namespace kf::engine
