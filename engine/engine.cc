@@ -41,6 +41,7 @@ struct Engine::Impl {
   // In order of need: each may use what stands above it.
   std::unique_ptr<GgufFile> file;
   ModelConfig config;
+  LayerProfiles profiles;
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Decoder> decoder;
@@ -70,6 +71,11 @@ absl::Status Engine::Impl::Load(std::unique_ptr<Backend> injected) {
   KF_RETURN_IF_ERROR(ValidateOptions(options));
   KF_ASSIGN_OR_RETURN(file, GgufFile::Open(options.model_path));
   KF_ASSIGN_OR_RETURN(config, ReadModelConfig(*file));
+  if (options.layer_profiles_path.empty()) {
+    options.layer_profiles_path = LayerProfilesPath(options.model_path);
+  }
+  KF_ASSIGN_OR_RETURN(
+      profiles, LoadLayerProfiles(options.layer_profiles_path, config.layers));
   KF_ASSIGN_OR_RETURN(tokenizer, Tokenizer::Load(*file));
   if (tokenizer->size() != config.vocabulary) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -353,6 +359,7 @@ EngineStats Engine::Stats() const {
 const ModelConfig& Engine::config() const { return impl_->config; }
 const Tokenizer& Engine::tokenizer() const { return *impl_->tokenizer; }
 const EngineOptions& Engine::options() const { return impl_->options; }
+const LayerProfiles& Engine::layer_profiles() const { return impl_->profiles; }
 std::string Engine::backend_description() const {
   return impl_->backend->description();
 }

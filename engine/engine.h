@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/cache/layer_profile.h"
 #include "engine/clock.h"
 #include "engine/model/model_config.h"
 #include "engine/observer.h"
@@ -33,7 +34,8 @@ struct EngineOptions {
   int32_t prefill_slice_tokens = 256;    // token-layers / L per step, >= 32
   uint32_t default_max_new_tokens = 256;
   uint32_t max_top_logprobs = 64;
-  CacheOptions default_cache;  // for ModelInfo; requests come filled
+  CacheOptions default_cache;       // for ModelInfo; requests come filled
+  std::string layer_profiles_path;  // empty: LayerProfilesPath(model_path)
 };
 
 // kInvalidArgument: one rule per field; the message names the field by its
@@ -86,7 +88,8 @@ class Engine {
   EngineStats Stats() const;  // a snapshot of the last step; thread-safe
   const ModelConfig& config() const;
   const Tokenizer& tokenizer() const;
-  const EngineOptions& options() const;  // with defaults filled in
+  const EngineOptions& options() const;         // with defaults filled in
+  const LayerProfiles& layer_profiles() const;  // on offer for this model
   std::string backend_description() const;
   uint64_t kv_bytes_per_token() const;  // all layers, K and V
 

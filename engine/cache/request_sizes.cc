@@ -56,35 +56,17 @@ int64_t RecentOf(const CacheOptions& c, int64_t budget) {
 }
 
 absl::Status CheckWeights(const CacheOptions& c, int32_t layers) {
-  const auto refuse = [](const auto&... what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cache.layer_weights", what...));
-  };
-  const size_t count = c.layer_weights.size();
-  if (count != static_cast<size_t>(layers)) {
-    return refuse(": ", count, " numbers, want one for each of the ", layers,
-                  " layers");
-  }
-  double sum = 0.0;
-  for (size_t i = 0; i < count; ++i) {
-    const double weight = c.layer_weights[i];
-    // NaN fails the comparison too.
-    if (!(weight >= 0.0) || !std::isfinite(weight)) {
-      return refuse("[", i, "]: ", weight, ", want a finite number >= 0");
-    }
-    sum += weight;
-  }
-  const double mean = sum / layers;
-  if (!(std::abs(mean - 1.0) <= kWeightTolerance)) {
-    return refuse(": their mean is ", mean, ", want 1 (within 1e-6)");
-  }
+  constexpr std::string_view kField = "cache.layer_weights";
+  KF_RETURN_IF_ERROR(CheckLayerWeights(kField, c.layer_weights, layers));
   if (c.policy == CachePolicy::kFull || c.policy == CachePolicy::kQuest) {
-    return refuse(": policy ", ToAbsl(NameOf(c.policy)),
-                  " evicts nothing, want WINDOW, H2O or KEYFORMER");
+    return absl::InvalidArgumentError(
+        absl::StrCat(ToAbsl(kField), ": policy ", ToAbsl(NameOf(c.policy)),
+                     " evicts nothing, want WINDOW, H2O or KEYFORMER"));
   }
   if (HasScores(c.policy) && c.scope == SelectionScope::kModel) {
-    return refuse(
-        ": cache.scope is MODEL, one set for all layers, want HEAD or LAYER");
+    return absl::InvalidArgumentError(absl::StrCat(
+        ToAbsl(kField),
+        ": cache.scope is MODEL, one set for all layers, want HEAD or LAYER"));
   }
   return absl::OkStatus();
 }
@@ -148,6 +130,31 @@ bool NeedsScores(const Request& request, const RequestSizes& sizes) {
 }
 
 }  // namespace
+
+absl::Status CheckLayerWeights(std::string_view field,
+                               std::span<const double> weights,
+                               int32_t layers) {
+  const auto refuse = [field](const auto&... what) {
+    return absl::InvalidArgumentError(absl::StrCat(ToAbsl(field), what...));
+  };
+  if (weights.size() != static_cast<size_t>(layers)) {
+    return refuse(": ", weights.size(), " numbers, want one for each of the ",
+                  layers, " layers");
+  }
+  double sum = 0.0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    // NaN fails the comparison too.
+    if (!(weights[i] >= 0.0) || !std::isfinite(weights[i])) {
+      return refuse("[", i, "]: ", weights[i], ", want a finite number >= 0");
+    }
+    sum += weights[i];
+  }
+  const double mean = sum / layers;
+  if (!(std::abs(mean - 1.0) <= kWeightTolerance)) {
+    return refuse(": their mean is ", mean, ", want 1 (within 1e-6)");
+  }
+  return absl::OkStatus();
+}
 
 absl::Status FixCacheSizes(const Request& request,
                            int32_t layers,

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "engine/cache/cache_rules.h"
@@ -25,5 +27,11 @@ struct RequestSizes {
 absl::Status FixCacheSizes(const Request& request,
                            int32_t layers,
                            RequestSizes& sizes);
+
+// One finite number >= 0 for each layer, mean 1 within 1e-6. Else
+// kInvalidArgument names `field`, the value and the limit.
+absl::Status CheckLayerWeights(std::string_view field,
+                               std::span<const double> weights,
+                               int32_t layers);
 
 }  // namespace kf::engine
