@@ -63,6 +63,8 @@ def arguments():
                         help="the page to write; plots go beside it into "
                         "quality/ (default: build/quality/quality.md; the "
                         "project's own is docs/quality.md)")
+    parser.add_argument("--verify", type=int, metavar="N", help="ask N of the "
+                        "answered requests again and compare; measure nothing")
     parser.add_argument("--report_only", action="store_true",
                         help="measure nothing, write the page")
     chosen = parser.parse_args()
@@ -110,6 +112,16 @@ class RememberedTokens:
         return self._known[text]
 
 
+def verify(answers, context, wanted, count: int) -> int:
+    asked, changed = answers.verify(
+        [job for name in TASKS if name in wanted
+         for job in TASKS[name][0](context)], count)
+    for label in changed:
+        print(f"answered otherwise now: {label}")
+    print(f"{asked} asked again, {len(changed)} changed")
+    return 1 if changed else 0
+
+
 def measure(chosen, address: str) -> int:
     client = wire.Client(address)
     info = client.wait_ready(120)
@@ -117,12 +129,14 @@ def measure(chosen, address: str) -> int:
     answers = runner.Runner(
         client, store.Store(chosen.results), identity(info), chosen.streams,
         time.monotonic() + 60 * chosen.minutes)
-    path = chosen.profiles or chosen.model.with_suffix(".profiles.json")
+    path = chosen.profiles or pathlib.Path(f"{chosen.model}.profiles.json")
     context = grid.Context(
         size=sizes.BY_NAME[chosen.size], texts=texts.Texts(chosen.data),
         tokenize=RememberedTokens(client), runner=answers,
         profiles=read_profiles(path))
     wanted = chosen.tasks.split(",")
+    if chosen.verify:
+        return verify(answers, context, wanted, chosen.verify)
     begin = time.monotonic()
     if not chosen.report_only:
         answers.run([job for name in TASKS if name in wanted

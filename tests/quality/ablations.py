@@ -14,6 +14,7 @@ class Group:
     title: str
     paper: str  # what the paper says, in a few words; empty: not the paper's
     variants: tuple  # (label, changes to the paper's Keyformer)
+    best: tuple = ()  # the variants that the paper finds best
 
 
 GROUPS = (
@@ -22,23 +23,25 @@ GROUPS = (
         ("gumbel, another seed", {"noise_seed": 2}),
         ("gaussian", {"noise": "SCORE_NOISE_GAUSSIAN"}),
         ("constant", {"noise": "SCORE_NOISE_CONSTANT"}),
-        ("none", {"noise": "SCORE_NOISE_NONE"}))),
+        ("none", {"noise": "SCORE_NOISE_NONE"})),
+          ("gumbel", "gumbel, another seed")),
     Group("Temperature", "1 to 2 better than any fixed value", (
         ("1 to 2", {}),
         ("1", {"tau_end": 1.0}),
         ("2", {"tau_init": 2.0}),
         ("1 to 4", {"tau_end": 4.0}),
-        ("2 to 1", {"tau_init": 2.0, "tau_end": 1.0}))),
-    Group("Noise drawn", "Algorithm 1 draws once; the released code anew", (
+        ("2 to 1", {"tau_init": 2.0, "tau_end": 1.0})), ("1 to 2",)),
+    Group("Noise drawn", "", (
         ("for every query", {}),
         ("once per key", {"resample": "NOISE_RESAMPLE_ONCE"}))),
     Group("Scope of a set", "per layer and head better than one shared", (
         ("head", {}),
         ("layer", {"scope": "SELECTION_SCOPE_LAYER"}),
-        ("model", {"scope": "SELECTION_SCOPE_MODEL"}))),
+        ("model", {"scope": "SELECTION_SCOPE_MODEL"})), ("head",)),
     Group("Positions", "the original ones are better", (
         ("original", {}),
-        ("in the cache", {"positions": "CACHE_POSITIONS_CACHE"}))),
+        ("in the cache", {"positions": "CACHE_POSITIONS_CACHE"})),
+          ("original",)),
     Group("Recent window, share of the budget", "20 to 30 % best", (
         ("30 %", {}),
         ("0", {"recent_ratio": 0.0}),
@@ -46,7 +49,7 @@ GROUPS = (
         ("20 %", {"recent_ratio": 0.2}),
         ("50 %", {"recent_ratio": 0.5}),
         ("70 %", {"recent_ratio": 0.7}),
-        ("100 %", {"recent_ratio": 1.0}))),
+        ("100 %", {"recent_ratio": 1.0})), ("20 %", "30 %")),
     Group("Prompt rows that score", "", (
         ("all", {}),
         ("the last 16", {"score_queries": 16}),
@@ -110,12 +113,10 @@ def report(context):
     numbers = {item: number for item, _, number in needle_items(context)}
     tables = []
     for group in GROUPS:
-        rows = []
+        rows, quarters = [], {}
         for label, changes in group.variants:
             half, quarter = (nll.measure(likelihood, setting(
                 group, label, changes, budget)) for budget in BUDGETS)
-            found = needles.measure(facts, setting(group, label, changes,
-                                                   BUDGETS[0]), numbers)
             if half is None:
                 continue
             row = [label, table.evicted(half["evicted"])]
@@ -124,11 +125,32 @@ def report(context):
                     table.signed(measured["difference"]) + " ("
                     + table.interval(*measured["interval"]) + ")",
                     table.percent(measured["agreement"], 1)]
-            row.append(f"{found['kept']}/{found['known']}" if found else "-")
+            if quarter is not None:
+                quarters[label] = quarter["difference"]
+            found = needles.measure(facts, setting(group, label, changes,
+                                                   BUDGETS[0]), numbers)
+            if context.size.ablation_needles:
+                row.append(f"{found['kept']}/{found['known']}" if found
+                           else "-")
             rows.append(row)
-        note = f"Paper: {group.paper}." if group.paper else ""
-        tables.append(table.Table(
-            group.title, ["", "evicted at 50 %", "NLL against FULL, 50 %",
-                          "same top-1", "25 %", "same top-1",
-                          "FULL's facts kept, 50 %"], rows, note))
+        header = ["", "evicted at 50 %", "NLL against FULL, 50 %",
+                  "same top-1", "25 %", "same top-1"]
+        if context.size.ablation_needles:
+            header.append("FULL's facts kept, 50 %")
+        tables.append(table.Table(group.title, header, rows,
+                                  verdict(group, quarters)))
     return tables, []
+
+
+def verdict(group: Group, differences: dict) -> str:
+    """What the paper says, and which variant has the lowest NLL here;
+    `differences`: label -> difference to FULL at the smaller budget."""
+    if not differences:
+        return ""
+    best = min(differences, key=differences.get)
+    ours = f"Lowest NLL at {BUDGETS[1]:.0%} here: {best}."
+    if not group.paper:
+        return ours
+    same = "the same direction" if best in group.best else \
+        "**not the paper's direction**"
+    return f"Paper: {group.paper}. {ours} That is {same}."

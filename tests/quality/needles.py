@@ -24,7 +24,7 @@ def items(context) -> list:
 
 def jobs(context) -> list:
     return [job(setting, item, prompt)
-            for setting in nll.sweep(context, context.size.budgets)
+            for setting in nll.sweep(context, context.size.needle_budgets)
             for item, prompt, _ in items(context)]
 
 

@@ -6,7 +6,8 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    budgets: tuple  # of the likelihood and needle sweeps
+    budgets: tuple  # of the likelihood sweep
+    needle_budgets: tuple
     few_budgets: tuple  # of the costlier tasks
     # (prompt tokens, windows, budgets or None for all of them)
     nll: tuple
@@ -27,7 +28,7 @@ class Size:
 
 
 QUICK = Size(
-    budgets=(0.3, 0.5), few_budgets=(0.5,),
+    budgets=(0.3, 0.5), needle_budgets=(0.3, 0.5), few_budgets=(0.5,),
     nll=((1024, 4, None),), nll_forced=96,
     needle_file_lengths=(512,), needles_made=0,
     choices=10, shots=(0,),
@@ -36,18 +37,20 @@ QUICK = Size(
     ablation_windows=0, ablation_needles=0)
 
 SMALL = Size(
-    budgets=(0.2, 0.3, 0.5, 0.7, 0.9), few_budgets=(0.3, 0.5, 0.7),
-    nll=((1024, 12, None), (2048, 4, (0.2, 0.5)), (4096, 2, (0.5,)),
+    budgets=(0.2, 0.3, 0.5, 0.7, 0.9), needle_budgets=(0.3, 0.5, 0.7),
+    few_budgets=(0.3, 0.5),
+    nll=((1024, 8, None), (2048, 4, (0.2, 0.5)), (4096, 2, (0.5,)),
          (6016, 2, (0.5,))),
     nll_forced=128,
     needle_file_lengths=(512, 1024), needles_made=20,
-    choices=100, shots=(0, 5),
+    choices=60, shots=(0, 5),
     reports=4, summary_tokens=160, beam_reports=2, beam_tokens=96,
     long_prompts=8, long_tokens=1024, format_prompts=16,
-    ablation_windows=12, ablation_needles=20)
+    ablation_windows=6, ablation_needles=0)
 
 FULL = Size(
     budgets=(0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+    needle_budgets=(0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
     few_budgets=(0.3, 0.5, 0.7, 0.9),
     nll=((1024, 30, None), (2048, 12, None), (4096, 6, (0.2, 0.5, 0.7)),
          (6016, 6, (0.2, 0.5, 0.7))),

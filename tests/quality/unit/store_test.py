@@ -88,6 +88,14 @@ class StoreTest(unittest.TestCase):
         self.assertEqual(list(answers.refused), ["task/b/full"])
         self.assertEqual(len(store.Store(self.path)), 1)
 
+    def test_verifying_finds_answers_that_have_changed(self):
+        jobs = [job(text) for text in "abcdef"]
+        answers = run(FakeClient(), self.path, {}, jobs)
+        self.assertEqual(answers.verify(jobs, 3), (3, []))
+        self.assertEqual(answers.verify(jobs + [job("new")], 100), (6, []))
+        answers._store.put(answers.key(jobs[2]), "label", {"sequences": []})
+        self.assertEqual(answers.verify(jobs, 100), (6, ["task/c/full"]))
+
     def test_no_request_starts_after_the_deadline(self):
         client = FakeClient()
         answers = run(client, self.path, {}, [job("a"), job("b")],
