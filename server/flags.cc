@@ -37,7 +37,7 @@ ABSL_FLAG(std::string,
           kv_pool_bytes,
           "0",
           "size of the KV pool, e.g. 4GiB; 0: a quarter of free memory");
-ABSL_FLAG(int32_t, max_batch, 64, "requests that decode at once");
+ABSL_FLAG(int32_t, max_batch, 64, "sequences that decode at once");
 ABSL_FLAG(int32_t, max_queue_requests, 1024, "requests that may wait");
 ABSL_FLAG(int64_t, max_queue_tokens, 1048576, "prompt tokens that may wait");
 ABSL_FLAG(int32_t,

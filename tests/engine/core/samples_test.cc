@@ -135,6 +135,15 @@ INSTANTIATE_TEST_SUITE_P(
                        }},
             PolicyCase{"H2O", Evicting<CachePolicy::kH2O>},
             PolicyCase{"Window", Evicting<CachePolicy::kWindow>},
+            // The 257th token begins a second page of bounds.
+            PolicyCase{"QuestAcrossBounds",
+                       [] {
+                         Request r = MakeRequest(8, 250, 20);
+                         r.cache.policy = CachePolicy::kQuest;
+                         r.cache.tokens = 40;
+                         r.cache.full_layers = 0;
+                         return r;
+                       }},
             PolicyCase{"Quest",
                        [] {
                          Request r = MakeRequest(7, 270, 40);
@@ -393,7 +402,6 @@ TEST(SamplesTest, ACopyThatFailsEndsTheRequestAlone) {
 // With every kind of end at random moments, beside others.
 TEST(SamplesTest, ManyCancelsLeaveNothing) {
   EngineOptions options = TinyOptions("");
-  options.backend.name = "reference";
   options.max_batch = 6;
   options.prefill_slice_tokens = 32;
   TestEngine engine({.options = options});
