@@ -130,5 +130,31 @@ TEST(EconomyTest, SeenTokensAreCountedAsTheyCome) {
   engine.ExpectNothingHeld();
 }
 
+// Scope MODEL owns all of a prompt in every layer until its end, then the
+// budget alone: other requests get the rest while it decodes.
+TEST(EconomyTest, ScopeModelDecodesInThePagesOfItsBudget) {
+  std::atomic<Engine*> running{nullptr};
+  std::atomic<int64_t> in_prompt{0};
+  std::atomic<int64_t> in_decode{0};
+  const auto note = [&running](std::atomic<int64_t>& most) {
+    if (running.load() == nullptr) return absl::OkStatus();
+    const EngineStats stats = running.load()->Stats();
+    most = std::max(most.load(), stats.pages_total - stats.pages_free);
+    return absl::OkStatus();
+  };
+  TestEngine engine(
+      {.backend = std::make_unique<HookBackend>(
+           CreateReferenceBackend(),
+           Hooks{.prompt = [&](const auto&) { return note(in_prompt); },
+                 .decode = [&](const auto&) { return note(in_decode); }})});
+  running = &*engine;
+  Request request = MakeKeyformerRequest(1, 100, 5, 12, 3);
+  request.cache.scope = SelectionScope::kModel;
+  EXPECT_EQ(engine.Run(std::move(request)).tokens.size(), 5U);
+  EXPECT_EQ(in_prompt.load(), 2 * 7);
+  EXPECT_EQ(in_decode.load(), 2);
+  engine.ExpectNothingHeld();
+}
+
 }  // namespace
 }  // namespace kf::engine

@@ -3,12 +3,17 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <string>
+
 #include "kernels/ref/ref_backend.h"
 #include "tests/engine/core/engine_harness.h"
 #include "tests/testing/matchers.h"
 
 namespace kf::engine {
 namespace {
+
+using ::kf::testing::StatusIs;
 
 TEST(EngineTest, GreedyAnswerIsRepeatable) {
   TestEngine engine;
@@ -33,6 +38,25 @@ TEST(EngineTest, CpuAndReferenceAgree) {
   for (size_t i = 0; i < a.logprobs.size(); ++i) {
     EXPECT_NEAR(a.logprobs[i].logprob, b.logprobs[i].logprob, 1e-4);
   }
+}
+
+// The file beside the model says what is on offer, or why there is no engine.
+TEST(EngineTest, LayerProfilesStandBesideTheModel) {
+  testing::TempDir dir;
+  const std::string model = testing::WriteTinyModel({}, dir.File("m.gguf"));
+  std::ofstream(LayerProfilesPath(model))
+      << R"({"profiles": {"late": {"weights": [0.5, 1.5]}}})";
+  TestEngine engine({.options = TinyOptions(model)});
+  EXPECT_EQ(engine->layer_profiles(),
+            (LayerProfiles{{"late", {0.5, 1.5}}, {"uniform", {}}}));
+
+  std::ofstream(LayerProfilesPath(model))
+      << R"({"profiles": {"late": {"weights": [0.5, 1.0, 1.5]}}})";
+  const SteadyClock clock;
+  EXPECT_THAT(
+      Engine::Create(TinyOptions(model), clock, nullptr).status(),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               "m.gguf.profiles.json: profiles.late.weights: 3 numbers"));
 }
 
 }  // namespace
