@@ -119,7 +119,7 @@ def report(context):
                 group, label, changes, budget)) for budget in BUDGETS)
             if half is None:
                 continue
-            row = [label, table.evicted(half["evicted"])]
+            row = [label, half["items"], table.evicted(half["evicted"])]
             for measured in (half, quarter):
                 row += ["-", "-"] if measured is None else [
                     table.signed(measured["difference"]) + " ("
@@ -133,7 +133,7 @@ def report(context):
                 row.append(f"{found['kept']}/{found['known']}" if found
                            else "-")
             rows.append(row)
-        header = ["", "evicted at 50 %", "NLL against FULL, 50 %",
+        header = ["", "windows", "evicted at 50 %", "NLL against FULL, 50 %",
                   "same top-1", "25 %", "same top-1"]
         if context.size.ablation_needles:
             header.append("FULL's facts kept, 50 %")

@@ -47,14 +47,20 @@ def sweep(context, budgets) -> list:
 
 
 def extra(context, budgets) -> list:
-    """Keyformer as the server's defaults have it, and its profiles."""
-    rows = []
+    """Keyformer with the profiles, and with what else might be a default."""
+    age = dict(score_norm="SCORE_NORM_AGE")
+    late = dict(score_queries=256)
+    rows = [settings.variant("keyformer", budget, "keyformer, age", **age)
+            for budget in budgets if budget <= 0.5]
+    rows += [settings.variant("keyformer", budget, "keyformer, last 256 rows",
+                              **late) for budget in budgets if budget == 0.5]
     for profile, weights in context.profiles.items():
         rows += [settings.profiled(profile, weights, budget)
                  for budget in budgets if budget <= 0.7]
-    rows += [settings.variant("keyformer", budget, "keyformer, age",
-                              score_norm="SCORE_NORM_AGE")
-             for budget in budgets if budget <= 0.5]
+        for suffix, changes in ((", age", age), (", last 256 rows", late)):
+            rows += [settings.profiled(profile, weights, budget, suffix,
+                                       **changes)
+                     for budget in budgets if budget == 0.5]
     return rows
 
 
@@ -98,12 +104,12 @@ def measure(answers: grid.Grid, setting, prefix: str = "") -> dict:
     }
 
 
-HEADER = ["policy", "budget", "evicted", "NLL", "against FULL", "95 %",
+HEADER = ["policy", "budget", "windows", "evicted", "NLL", "against FULL", "95 %",
           "same top-1"]
 
 
 def row(setting, found: dict) -> list:
-    return [setting.name, table.percent(setting.budget),
+    return [setting.name, table.percent(setting.budget), found["items"],
             table.evicted(found["evicted"]), f"{found['nll']:.3f}",
             table.signed(found["difference"]),
             table.interval(*found["interval"]),
@@ -114,7 +120,7 @@ def report(context):
     """(tables, plots)."""
     answers = grid.Grid(jobs(context), context.runner)
     tables, plots = [], []
-    for tokens, count, _ in context.size.nll:
+    for tokens, _, _ in context.size.nll:
         prefix = f"{tokens}/"
         rows, lines = [], {}
         for setting in answers.settings:
@@ -126,8 +132,8 @@ def report(context):
                 lines.setdefault(setting.name, []).append(
                     (setting.budget, found["difference"], *found["interval"]))
         tables.append(table.Table(
-            f"Prompts of {tokens:,} tokens, {context.size.nll_forced} forced, "
-            f"{count} windows at most", HEADER, rows,
+            f"Prompts of {tokens:,} tokens, {context.size.nll_forced} forced",
+            HEADER, rows,
             table.NOTHING_EVICTED_NOTE + " (QUEST keeps everything and reads "
             "only the budget)."))
         if any(len(points) > 2 for points in lines.values()):

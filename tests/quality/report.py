@@ -52,8 +52,8 @@ def head(chosen, info: dict, spent: float) -> str:
     date = datetime.date.today().isoformat()
     return f"""# Quality: what a cache budget costs
 
-Written by the command below; do not edit. What is concluded from it:
-[adr/0005](adr/0005-defaults.md) and the section "What we read from it".
+Written by the command below; do not edit. The defaults that follow from it:
+[adr/0006](adr/0006-defaults.md).
 
     python3 -m tests.quality --size {chosen.size} --report docs/quality.md
 

@@ -75,7 +75,7 @@ class Runner:
         self._deadline = deadline  # time.monotonic(); no request starts later
         self._stream = stream  # of the progress
         self._lock = threading.Lock()
-        self.not_offered = {}  # setting's name -> what the server said
+        self.not_offered = {}  # "task: setting's name" -> what the server said
         self.refused = {}
         self.left = 0  # requests that the deadline left out
 
@@ -113,7 +113,7 @@ class Runner:
                 pass
 
     def _one(self, job: Job, progress: Progress) -> None:
-        name = job.setting.name
+        name = f"{job.task}: {job.setting.name}"
         if time.monotonic() >= self._deadline:
             with self._lock:
                 self.left += 1

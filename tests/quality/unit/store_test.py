@@ -84,9 +84,17 @@ class StoreTest(unittest.TestCase):
         answers = run(
             FakeClient(missing=("CACHE_POLICY_QUEST",), broken=("b",)),
             self.path, {}, [job("a", quest), job("a"), job("b")])
-        self.assertEqual(list(answers.not_offered), ["quest"])
+        self.assertEqual(list(answers.not_offered), ["task: quest"])
         self.assertEqual(list(answers.refused), ["task/b/full"])
         self.assertEqual(len(store.Store(self.path)), 1)
+
+    def test_what_one_task_is_refused_another_may_have(self):
+        client = FakeClient(missing=("beams",))
+        beams = runner.Job("beams", "a", settings.FULL,
+                           {"text": "a", "cache": {"policy": "beams"}}, 1.0)
+        answers = run(client, self.path, {}, [beams, job("b")], streams=1)
+        self.assertEqual(list(answers.not_offered), ["beams: full"])
+        self.assertIsNotNone(answers.answer(job("b")))
 
     def test_verifying_finds_answers_that_have_changed(self):
         jobs = [job(text) for text in "abcdef"]
