@@ -178,6 +178,10 @@ TEST(BeamsTest, HavePagesInCommon) {
                          CreateReferenceBackend(),
                          Hooks{.decode =
                                    [&](const DecodeAttentionArgs& args) {
+                                     // Not of the warm-up, which has one page.
+                                     if (args.items.size() == 1) {
+                                       return absl::OkStatus();
+                                     }
                                      for (const auto& a : args.items) {
                                        EXPECT_EQ(a.cache.pages[0],
                                                  args.items[0].cache.pages[0]);
