@@ -92,9 +92,7 @@ void EngineCore::Admit(const StepPlan& plan, TimePoint now) {
     Count(group.first(), group.first().cache.seen());
     observer_->OnAdmitted(ToSeconds(now - group.arrival),
                           static_cast<uint32_t>(group.sizes.prompt_tokens),
-                          group.request.cache.policy == CachePolicy::kFull
-                              ? 0
-                              : static_cast<uint32_t>(group.sizes.budget));
+                          group.budget_tokens());
   }
 }
 

@@ -213,6 +213,10 @@ void EngineCore::AttachReport(const Sequence& s, Update& update) const {
     return;
   }
   CacheReport& report = update.cache_report.emplace();
+  report.budget_tokens = group.budget_tokens();
+  if (report.budget_tokens > 0) {
+    report.recent_tokens = static_cast<uint32_t>(group.sizes.recent);
+  }
   report.after_prompt = group.cache_after_prompt;
   if (auto state = runner_.ReadCache(s); state.ok()) {
     report.at_end = std::move(*state);

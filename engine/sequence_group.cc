@@ -108,13 +108,18 @@ int32_t SequenceGroup::score_first_row() const {
   return rows == 0 || rows >= n ? 0 : static_cast<int32_t>(n - rows);
 }
 
+uint32_t SequenceGroup::budget_tokens() const {
+  const CachePolicy policy = request.cache.policy;
+  const bool evicts =
+      policy != CachePolicy::kFull && policy != CachePolicy::kQuest;
+  return evicts ? static_cast<uint32_t>(sizes.budget) : 0;
+}
+
 Usage SequenceGroup::usage(TimePoint now) const {
   Usage usage;
   usage.prompt_tokens = static_cast<uint32_t>(sizes.prompt_tokens);
   usage.max_new_tokens = static_cast<uint32_t>(sizes.max_new_tokens);
-  if (request.cache.policy != CachePolicy::kFull) {
-    usage.cache_budget_tokens = static_cast<uint32_t>(sizes.budget);
-  }
+  usage.cache_budget_tokens = budget_tokens();
   usage.queue_ms = ToMilliseconds(admitted.value_or(now) - arrival);
   if (admitted) {
     usage.prefill_ms = ToMilliseconds(prompt_done.value_or(now) - *admitted);

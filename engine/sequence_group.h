@@ -71,6 +71,8 @@ struct SequenceGroup {
   // ...
   ScoreOptions score(uint32_t step, uint32_t stream) const;
   int32_t score_first_row() const;
+  // k as it is reported: 0 where nothing is evicted.
+  uint32_t budget_tokens() const;
   // Of all sequences, the ended ones included.
   Usage usage(TimePoint now) const;
 };
