@@ -49,13 +49,22 @@ bool IsLong(const engine::Update& update) {
     if (list->empty()) continue;
     entries += list->size() * (1 + list->front().top.size());
   }
+  if (update.cache_report.has_value()) {
+    for (const auto* state :
+         {&update.cache_report->after_prompt, &update.cache_report->at_end}) {
+      // Every head has as many as the others of its layer.
+      for (const auto& layer : *state) {
+        if (layer.empty()) continue;
+        entries += layer.size() * layer.front().positions.size() / 16;
+      }
+    }
+  }
   return entries > kLongEntries;
 }
 
 void LogEnd(const Call& call,
             const absl::Status& status,
-            const engine::Update& last) {
-  const engine::Usage& usage = last.usage;
+            const engine::Usage& usage) {
   spdlog::info(
       "request id=\"{}\" peer={} status={} prompt_tokens={} "
       "generated_tokens={} queue_ms={:.1f} prefill_ms={:.1f} decode_ms={:.1f}",

@@ -40,9 +40,9 @@ absl::StatusOr<grpc::ByteBuffer> Serialize(
 // brings it: a millisecond or more.
 bool IsLong(const engine::Update& update);
 
-// One line at the end of a Generate RPC. `usage` counts if the engine sent one.
+// One line at the end of a Generate RPC.
 void LogEnd(const Call& call,
             const absl::Status& status,
-            const engine::Update& last);
+            const engine::Usage& usage);
 
 }  // namespace kf::server

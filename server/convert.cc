@@ -5,7 +5,6 @@
 
 #include "kernels/core/status.h"
 #include "server/convert_cache.h"
-#include "server/not_built.h"
 
 namespace kf::server {
 namespace {
@@ -22,59 +21,27 @@ absl::Status IdOutOfRange(const std::string& field,
       absl::StrCat(field, ": ", id, ", want a token id below ", vocabulary));
 }
 
-struct Field {
-  const char* name;
-  bool is_set;
-};
-
-// Beams are ranked by probability alone: they take max_new_tokens, ignore_eos
-// and cache options.
-absl::Status CheckBesideBeam(const v1::GenerateRequest& proto) {
-  const v1::SamplingOptions& s = proto.sampling();
-  const v1::StoppingOptions& stopping = proto.stopping();
-  const Field fields[] = {
-      {"sampling.temperature", s.temperature() != 0.0},
-      {"sampling.top_k", s.top_k() != 0},
-      {"sampling.top_p", s.top_p() != 0.0},
-      {"sampling.min_p", s.min_p() != 0.0},
-      {"sampling.typical_p", s.typical_p() != 0.0},
-      {"sampling.repetition_penalty", s.repetition_penalty() != 0.0},
-      {"sampling.presence_penalty", s.presence_penalty() != 0.0},
-      {"sampling.frequency_penalty", s.frequency_penalty() != 0.0},
-      {"sampling.seed", s.has_seed()},
-      {"sampling.logit_bias", !s.logit_bias().empty()},
-      {"sampling.n", s.n() > 1},
-      {"stopping.min_new_tokens", stopping.min_new_tokens() != 0},
-      {"stopping.stop", stopping.stop_size() > 0},
-      {"stopping.stop_token_ids", stopping.stop_token_ids_size() > 0},
-      {"stopping.include_stop", stopping.include_stop()},
-      {"stopping.time_limit_ms", stopping.time_limit_ms() != 0.0},
-      {"forced_tokens", proto.has_forced_tokens()},
-  };
-  for (const Field& field : fields) {
-    if (!field.is_set) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        field.name,
-        ": set, but sampling.beam is too, which goes with max_new_tokens, "
-        "ignore_eos and cache options only"));
-  }
-  return absl::OkStatus();
-}
-
 // Absent: no beams.
 absl::StatusOr<std::optional<engine::BeamParams>> ToBeam(
     const v1::GenerateRequest& proto, const ConvertContext& context) {
   if (!proto.sampling().has_beam()) return std::nullopt;
   const v1::BeamOptions& p = proto.sampling().beam();
-  KF_RETURN_IF_ERROR(CheckBesideBeam(proto));
-  // Each beam must find a token of its own to go on with, though every other
-  // candidate ended.
-  const uint32_t limit =
-      std::min(context.rules.max_beam_width,
-               std::max(1U, static_cast<uint32_t>(context.vocabulary) / 2));
-  if (p.width() == 0 || p.width() > limit) {
+  // The engine refuses the rest of sampling and stopping; these two it can
+  // take.
+  for (const auto& [name, is_set] :
+       {std::pair("sampling.seed", proto.sampling().has_seed()),
+        std::pair("stopping.time_limit_ms",
+                  proto.stopping().time_limit_ms() != 0.0)}) {
+    if (!is_set) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        "sampling.beam.width: ", p.width(), ", want 1 to ", limit));
+        name,
+        ": set, but sampling.beam is too, which goes with max_new_tokens, "
+        "ignore_eos and cache options only"));
+  }
+  if (p.width() > context.rules.max_beam_width) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.beam.width: ", p.width(), ", want 1 to ",
+                     context.rules.max_beam_width));
   }
   engine::BeamParams beam;
   beam.width = p.width();
@@ -164,14 +131,6 @@ absl::Status CheckForced(const v1::GenerateRequest& proto) {
   if (!proto.has_forced_tokens()) return absl::OkStatus();
   if (proto.forced_tokens().ids_size() == 0) {
     return absl::InvalidArgumentError("forced_tokens.ids: none, want >= 1");
-  }
-  if (proto.sampling().n() > 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "sampling.n: ", proto.sampling().n(), ", want 1 with forced_tokens"));
-  }
-  if (proto.sampling().has_beam()) {
-    return absl::InvalidArgumentError(
-        "sampling.beam: set, but forced_tokens is too");
   }
   return absl::OkStatus();
 }
@@ -339,11 +298,6 @@ absl::StatusOr<engine::Request> ToEngineRequest(
   KF_ASSIGN_OR_RETURN(request.stopping, ToStopping(proto.stopping(), context));
   KF_ASSIGN_OR_RETURN(request.cache,
                       ToCacheOptions(proto.cache(), context.cache));
-  if (request.beam.has_value() &&
-      request.cache.policy == engine::CachePolicy::kQuest) {
-    return absl::InvalidArgumentError(
-        "sampling.beam: set, but policy CACHE_POLICY_QUEST has no beams");
-  }
   KF_ASSIGN_OR_RETURN(request.output, ToOutput(proto));
   KF_ASSIGN_OR_RETURN(request.cache_report, ToReportDetail(proto.output()));
   KF_ASSIGN_OR_RETURN(
@@ -351,8 +305,8 @@ absl::StatusOr<engine::Request> ToEngineRequest(
       ToTokenIds("forced_tokens.ids", Ids(proto.forced_tokens().ids()),
                  context.vocabulary));
   request.priority = proto.priority();
-  KF_RETURN_IF_ERROR(CheckBuilt(request));
   KF_RETURN_IF_ERROR(SetPrompt(proto, context, &request));
+  KF_RETURN_IF_ERROR(CheckReportSize(request, context.report));
   return request;
 }
 

@@ -17,6 +17,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "keyformer/v1/generation.pb.h"
 #include "server/convert_cache.h"
+#include "server/convert_report.h"
 #include "server/options.h"
 
 namespace kf::server {
@@ -31,6 +32,7 @@ struct ConvertContext {
   int32_t context_tokens = 0;
   CacheOffer cache;
   RequestRules rules;
+  ReportLimits report;
   // The longest token, in bytes: for CheckTextBytes.
   size_t max_token_bytes = 0;
 };

@@ -1,8 +1,11 @@
 #include "server/convert_response.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 #include <vector>
+
+#include "server/convert_report.h"
 
 namespace kf::server {
 namespace {
@@ -81,6 +84,11 @@ void SetUsage(const engine::Usage& from, v1::Usage* to) {
   to->set_max_new_tokens(from.max_new_tokens);
 }
 
+bool HasReport(const engine::Update& update, const ResponseContext& context) {
+  return update.cache_report.has_value() &&
+         context.report != engine::CacheReportDetail::kNone;
+}
+
 }  // namespace
 
 void MergeUpdate(engine::Update next, engine::Update* pending) {
@@ -97,49 +105,68 @@ void MergeUpdate(engine::Update next, engine::Update* pending) {
   if (last) {
     pending->finish_reason = next.finish_reason;
     pending->stop_string = std::move(next.stop_string);
+    pending->score = next.score;
+    pending->cache_report = std::move(next.cache_report);
   }
-  if (next.first || last) pending->usage = next.usage;
+  if (HasUsage(next)) pending->usage = next.usage;
 }
 
 v1::GenerateChunk ToChunk(const engine::Update& update,
-                          const std::string& request_id,
-                          const engine::Tokenizer& tokenizer) {
+                          const ResponseContext& context) {
   v1::GenerateChunk chunk;
-  chunk.set_request_id(request_id);
+  chunk.set_request_id(context.request_id);
+  chunk.set_index(update.index);
   chunk.set_text(update.text);
   SetIds(update.token_ids, chunk.mutable_token_ids());
-  SetLogprobs(update.logprobs, tokenizer, chunk.mutable_logprobs());
+  SetLogprobs(update.logprobs, context.tokenizer, chunk.mutable_logprobs());
   if (update.first) {
     chunk.set_seed(update.seed);
     chunk.set_noise_seed(update.noise_seed);
-    SetLogprobs(update.prompt_logprobs, tokenizer,
+    SetLogprobs(update.prompt_logprobs, context.tokenizer,
                 chunk.mutable_prompt_logprobs());
   }
-  const bool last = update.finish_reason != engine::FinishReason::kNotFinished;
-  if (last) {
+  if (update.finish_reason != engine::FinishReason::kNotFinished) {
     chunk.set_finish_reason(FromFinish(update.finish_reason));
     chunk.set_stop_string(update.stop_string);
+    chunk.set_score(update.score);
   }
-  if (update.first || last) SetUsage(update.usage, chunk.mutable_usage());
+  if (HasReport(update, context)) {
+    *chunk.mutable_cache_report() = ToCacheReport(
+        *update.cache_report, context.prompt_tokens, context.report);
+  }
+  if (HasUsage(update)) SetUsage(update.usage, chunk.mutable_usage());
   return chunk;
 }
 
-v1::GenerateResponse ToResponse(const engine::Update& update,
-                                const std::string& request_id,
-                                const engine::Tokenizer& tokenizer) {
+v1::GenerateResponse ToResponse(const std::vector<engine::Update>& sequences,
+                                const ResponseContext& context) {
   v1::GenerateResponse response;
-  response.set_request_id(request_id);
-  v1::Sequence& sequence = *response.add_sequences();
-  sequence.set_text(update.text);
-  SetIds(update.token_ids, sequence.mutable_token_ids());
-  SetLogprobs(update.logprobs, tokenizer, sequence.mutable_logprobs());
-  sequence.set_finish_reason(FromFinish(update.finish_reason));
-  sequence.set_stop_string(update.stop_string);
-  SetUsage(update.usage, response.mutable_usage());
-  response.set_seed(update.seed);
-  response.set_noise_seed(update.noise_seed);
-  SetLogprobs(update.prompt_logprobs, tokenizer,
-              response.mutable_prompt_logprobs());
+  response.set_request_id(context.request_id);
+  for (const engine::Update& update : sequences) {
+    v1::Sequence& sequence = *response.add_sequences();
+    sequence.set_index(update.index);
+    sequence.set_text(update.text);
+    SetIds(update.token_ids, sequence.mutable_token_ids());
+    SetLogprobs(update.logprobs, context.tokenizer,
+                sequence.mutable_logprobs());
+    sequence.set_finish_reason(FromFinish(update.finish_reason));
+    sequence.set_stop_string(update.stop_string);
+    sequence.set_score(update.score);
+    if (HasReport(update, context)) {
+      *sequence.mutable_cache_report() = ToCacheReport(
+          *update.cache_report, context.prompt_tokens, context.report);
+    }
+    // The last to come has the whole one.
+    if (HasUsage(update)) SetUsage(update.usage, response.mutable_usage());
+    if (!update.first) continue;
+    response.set_seed(update.seed);
+    response.set_noise_seed(update.noise_seed);
+    SetLogprobs(update.prompt_logprobs, context.tokenizer,
+                response.mutable_prompt_logprobs());
+  }
+  std::sort(response.mutable_sequences()->begin(),
+            response.mutable_sequences()->end(),
+            [](const auto& a, const auto& b) { return a.index() < b.index(); });
   return response;
 }
 

@@ -3,15 +3,15 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
-#include <map>
+#include <set>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/reflection.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_join.h"
 #include "kernels/core/status.h"
 #include "server/address.h"
+#include "server/cache_flags.h"
+#include "server/flag_values.h"
 
 ABSL_FLAG(std::string, model, "", "path of the GGUF file to serve (required)");
 ABSL_FLAG(std::string,
@@ -53,22 +53,6 @@ ABSL_FLAG(uint32_t,
           default_max_new_tokens,
           256,
           "tokens to generate where a request does not say");
-ABSL_FLAG(std::string,
-          cache_policy,
-          "keyformer",
-          "default cache policy: full, h2o, keyformer");
-ABSL_FLAG(double,
-          cache_ratio,
-          0.5,
-          "default budget as a share of the prompt, above 0 to 1");
-ABSL_FLAG(uint32_t,
-          cache_min_tokens,
-          256,
-          "a ratio never gives a smaller budget than this");
-ABSL_FLAG(double,
-          cache_recent_ratio,
-          0.3,
-          "default share of the budget for the newest tokens, 0 to 1");
 ABSL_FLAG(std::string, grpc_address, "127.0.0.1:8001", "host:port of gRPC");
 ABSL_FLAG(std::string,
           http_address,
@@ -115,9 +99,8 @@ const std::vector<Group>& Groups() {
        {"max_batch", "max_queue_requests", "max_queue_tokens",
         "prefill_workspace_tokens", "prefill_slice_tokens",
         "default_max_new_tokens"}},
-      {"Cache defaults (a request may choose its own)",
-       {"cache_policy", "cache_ratio", "cache_min_tokens",
-        "cache_recent_ratio"}},
+      {"Cache defaults (a request may choose its own)", CacheFlagNames()},
+      {"What a request may ask for", LimitFlagNames()},
       {"Network",
        {"grpc_address", "http_address", "max_message_bytes", "drain_timeout"}},
       {"Security", {"tls_cert", "tls_key", "tls_client_ca", "auth_token_file"}},
@@ -166,14 +149,18 @@ absl::Status Set(const std::string& source,
   std::string error;
   if (flag.ParseFrom(value, &error)) return absl::OkStatus();
   const char* kind = flag.IsOfType<double>()     ? "a number"
+                     : flag.IsOfType<bool>()     ? "true or false"
                      : flag.IsOfType<uint32_t>() ? "a whole number >= 0"
                                                  : "a whole number";
   return absl::InvalidArgumentError(
       absl::StrCat(source, ": \"", value, "\", want ", kind));
 }
 
+using FlagNames = std::set<std::string>;
+
 absl::Status ReadEnvironment(
-    const std::function<const char*(const char*)>& environment) {
+    const std::function<const char*(const char*)>& environment,
+    FlagNames& given) {
   for (const Group& group : Groups()) {
     for (const char* name : group.flags) {
       std::string variable = absl::StrCat("KEYFORMER_", name);
@@ -184,13 +171,15 @@ absl::Status ReadEnvironment(
       if (value == nullptr) continue;
       KF_RETURN_IF_ERROR(
           Set(variable, *absl::FindCommandLineFlag(name), value));
+      given.insert(name);
     }
   }
   return absl::OkStatus();
 }
 
 // Sets the flags named in `args`; returns what to print for --help, --version.
-absl::StatusOr<std::string> ReadArguments(std::span<const char* const> args) {
+absl::StatusOr<std::string> ReadArguments(std::span<const char* const> args,
+                                          FlagNames& given) {
   for (size_t i = 0; i < args.size(); ++i) {
     const std::string argument = args[i];
     if (argument == "--help" || argument == "-h") return Help();
@@ -218,48 +207,20 @@ absl::StatusOr<std::string> ReadArguments(std::span<const char* const> args) {
           absl::StrCat("--", name, ": the value is missing"));
     }
     KF_RETURN_IF_ERROR(Set("--" + name, *flag, value));
+    given.insert(name);
   }
   return std::string();
 }
 
-// The meaning of one of a few words.
-template <typename T>
-absl::StatusOr<T> Choose(const char* flag,
-                         const std::string& value,
-                         const std::map<std::string, T>& choices) {
-  const auto it = choices.find(value);
-  if (it != choices.end()) return it->second;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--", flag, ": \"", value, "\", want ",
-      absl::StrJoin(choices, ", ", [](std::string* out, const auto& choice) {
-        out->append(choice.first);
-      })));
-}
-
-absl::Status CheckRange(const char* flag,
-                        double value,
-                        bool in_range,
-                        const char* want) {
-  if (in_range) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--", flag, ": ", value, ", want ", want));
-}
-
-absl::StatusOr<uint64_t> ParseBytes(const char* flag, const std::string& text) {
-  const std::map<std::string, int> shifts = {
-      {"", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}};
-  const size_t digits =
-      std::min(text.find_first_not_of("0123456789"), text.size());
-  const auto unit = shifts.find(text.substr(digits));
-  uint64_t number = 0;
-  if (unit == shifts.end() ||
-      !absl::SimpleAtoi(text.substr(0, digits), &number) ||
-      number > (UINT64_MAX >> 1 >> unit->second)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--", flag, ": \"", text,
-        "\", want a whole number, with KiB, MiB, GiB or TiB after it or not"));
+// Gives the flags of the preset that nobody has given their values.
+absl::Status ApplyPreset(const FlagNames& given) {
+  KF_ASSIGN_OR_RETURN(const auto preset, CachePresetFlags());
+  for (const auto& [name, value] : preset) {
+    if (given.contains(name)) continue;
+    KF_RETURN_IF_ERROR(Set(absl::StrCat("--cache_preset: ", name),
+                           *absl::FindCommandLineFlag(name), value));
   }
-  return number << unit->second;
+  return absl::OkStatus();
 }
 
 absl::Status FillEngine(engine::EngineOptions& engine) {
@@ -309,24 +270,7 @@ absl::Status FillEngine(engine::EngineOptions& engine) {
       absl::GetFlag(FLAGS_prefill_workspace_tokens);
   engine.prefill_slice_tokens = absl::GetFlag(FLAGS_prefill_slice_tokens);
   engine.default_max_new_tokens = absl::GetFlag(FLAGS_default_max_new_tokens);
-  engine::CacheOptions& cache = engine.default_cache;
-  KF_ASSIGN_OR_RETURN(cache.policy,
-                      Choose<engine::CachePolicy>(
-                          "cache_policy", absl::GetFlag(FLAGS_cache_policy),
-                          {{"full", engine::CachePolicy::kFull},
-                           {"h2o", engine::CachePolicy::kH2O},
-                           {"keyformer", engine::CachePolicy::kKeyformer}}));
-  cache.ratio = absl::GetFlag(FLAGS_cache_ratio);
-  KF_RETURN_IF_ERROR(CheckRange("cache_ratio", cache.ratio,
-                                cache.ratio > 0.0 && cache.ratio <= 1.0,
-                                "above 0 to 1"));
-  cache.min_tokens = absl::GetFlag(FLAGS_cache_min_tokens);
-  KF_RETURN_IF_ERROR(CheckRange("cache_min_tokens", cache.min_tokens,
-                                cache.min_tokens >= 1, ">= 1"));
-  cache.recent_ratio = absl::GetFlag(FLAGS_cache_recent_ratio);
-  return CheckRange("cache_recent_ratio", cache.recent_ratio,
-                    cache.recent_ratio >= 0.0 && cache.recent_ratio <= 1.0,
-                    "0 to 1");
+  return FillCache(engine.default_cache);
 }
 
 absl::Status CheckAddress(const char* flag, const std::string& address) {
@@ -403,10 +347,14 @@ absl::StatusOr<ParsedFlags> ParseFlags(
     std::span<const char* const> args,
     const std::function<const char*(const char*)>& environment) {
   ParsedFlags parsed;
-  KF_RETURN_IF_ERROR(ReadEnvironment(environment));
-  KF_ASSIGN_OR_RETURN(parsed.print, ReadArguments(args));
+  FlagNames given;
+  KF_RETURN_IF_ERROR(ReadEnvironment(environment, given));
+  KF_ASSIGN_OR_RETURN(parsed.print, ReadArguments(args, given));
   if (!parsed.print.empty()) return parsed;
+  KF_RETURN_IF_ERROR(ApplyPreset(given));
   KF_RETURN_IF_ERROR(FillEngine(parsed.options.engine));
+  KF_RETURN_IF_ERROR(
+      FillRules(parsed.options.engine.default_cache, parsed.options.rules));
   KF_RETURN_IF_ERROR(FillNetwork(parsed.options));
   KF_RETURN_IF_ERROR(FillRest(parsed.options));
   // Its messages name fields, which are the flags' names.

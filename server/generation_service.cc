@@ -68,10 +68,20 @@ void GenerationService::SetReady(engine::Engine& engine) {
   KF_CHECK(owned_ == nullptr);
   CacheOffer offer;
   offer.defaults = engine.options().default_cache;
-  owned_ = std::make_unique<const Serving>(
-      Serving{engine, MakeConvertContext(engine.tokenizer(), model_name_,
-                                         engine.config().context_tokens,
-                                         std::move(offer), rules_)});
+  offer.policies = rules_.policies;
+  ConvertContext convert = MakeConvertContext(engine.tokenizer(), model_name_,
+                                              engine.config().context_tokens,
+                                              std::move(offer), rules_);
+  convert.report = {
+      .kv_heads = engine.config().kv_heads,
+      .request = {.vocabulary = convert.vocabulary,
+                  .context_tokens = convert.context_tokens,
+                  .layers = engine.config().layers,
+                  .default_max_new_tokens =
+                      engine.options().default_max_new_tokens,
+                  .max_top_logprobs = engine.options().max_top_logprobs},
+      .max_bytes = rules_.max_report_bytes};
+  owned_ = std::make_unique<const Serving>(Serving{engine, std::move(convert)});
   serving_.store(owned_.get(), std::memory_order_release);
 }
 
@@ -101,7 +111,6 @@ absl::Status GenerationService::Dispatch(size_t bytes,
                    kShortRequestBytes, " bytes wait"));
 }
 
-template <typename GenerateCall>
 void GenerationService::Begin(const grpc::ByteBuffer& bytes,
                               const Serving& serving,
                               const grpc::CallbackServerContext& context,
@@ -136,8 +145,9 @@ grpc::ServerUnaryReactor* GenerationService::Generate(
     return reactor;
   }
   const Serving& serving = entered->serving;
-  const auto call = UnaryCall::Create(
-      {context, serving.engine, worker_, std::move(entered->hold)}, response);
+  const auto call = StartCall<UnaryCall>(
+      Call{context, serving.engine, worker_, std::move(entered->hold)},
+      response);
   Begin(*request, serving, *context, call);
   return call.get();
 }
@@ -150,8 +160,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationService::GenerateStream(
     return new RefusedStream(Final(entered.status(), *context));
   }
   const Serving& serving = entered->serving;
-  const auto call = StreamCall::Create(
-      {context, serving.engine, worker_, std::move(entered->hold)});
+  const auto call = StartCall<StreamCall>(
+      Call{context, serving.engine, worker_, std::move(entered->hold)});
   Begin(*request, serving, *context, call);
   return call.get();
 }

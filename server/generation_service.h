@@ -10,6 +10,7 @@
 #include "keyformer/v1/generation.grpc.pb.h"
 #include "server/auth.h"
 #include "server/convert.h"
+#include "server/generate_call.h"
 #include "server/metrics.h"
 #include "server/rpc_tracker.h"
 #include "server/worker.h"
@@ -79,7 +80,6 @@ class GenerationService final : public RawService {
   absl::Status Dispatch(size_t bytes, std::function<void()> work);
 
   // Translates the request and submits it to `call`, counting a refusal.
-  template <typename GenerateCall>
   void Begin(const grpc::ByteBuffer& bytes,
              const Serving& serving,
              const grpc::CallbackServerContext& context,

@@ -234,7 +234,7 @@ struct Metrics::Impl {
   Histogram& budget =
       OneHistogram(registry,
                    "keyformer_cache_budget_tokens",
-                   "Cache budget k of admitted requests; 0 for policy FULL.",
+                   "Cache budget k of admitted requests; 0 for FULL and QUEST.",
                    kTokens);
 };
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "engine/clock.h"
 #include "engine/engine.h"
@@ -21,8 +22,13 @@ struct TlsOptions {
 
 // Bounds of what one request may ask for.
 struct RequestRules {
-  uint32_t max_samples = 64;     // sampling.n, >= 1
-  uint32_t max_beam_width = 16;  // sampling.beam.width, >= 1
+  uint32_t max_samples = 64;                       // sampling.n, >= 1
+  uint32_t max_beam_width = 16;                    // sampling.beam.width, >= 1
+  uint64_t max_report_bytes = uint64_t{64} << 20;  // of FULL cache reports
+  std::vector<engine::CachePolicy> policies = {
+      engine::CachePolicy::kFull, engine::CachePolicy::kWindow,
+      engine::CachePolicy::kH2O, engine::CachePolicy::kKeyformer,
+      engine::CachePolicy::kQuest};
 };
 
 struct ServerOptions {

@@ -2,36 +2,21 @@
 
 #include <utility>
 
-#include "server/convert_response.h"
-#include "server/status.h"
-
 namespace kf::server {
 
-StreamCall::StreamCall(Call call)
-    : call_(std::move(call)), ticket_(call_.engine) {}
+StreamCall::StreamCall(Call call) : GenerateCall(std::move(call)) {}
 
-std::shared_ptr<StreamCall> StreamCall::Create(Call call) {
-  std::shared_ptr<StreamCall> self(new StreamCall(std::move(call)));
-  self->self_ = self;
-  return self;
-}
-
-void StreamCall::Submit(std::string request_id,
-                        absl::StatusOr<engine::Request> request) {
-  call_.request_id = std::move(request_id);
-  if (!request.ok()) return OnEnd(request.status());
-  const auto id = call_.engine.Submit(*std::move(request), shared_from_this());
-  if (!id.ok()) return OnEnd(id.status());
-  ticket_.SetId(*id);
+void StreamCall::Expect(uint32_t sequences) {
+  const MutexLock lock(mu_);
+  pending_ = PendingUpdates(sequences);
 }
 
 void StreamCall::OnUpdate(engine::Update update) {
-  const bool last = update.finish_reason != engine::FinishReason::kNotFinished;
+  bool last = false;
   {
     MutexLock lock(mu_);
-    if (update.first || last) summary_.usage = update.usage;
-    MergeUpdate(std::move(update), &pending_);
-    has_pending_ = true;
+    pending_.Add(std::move(update));
+    last = pending_.complete();
   }
   // OnEnd follows the last update at once and sends both in one go.
   if (!last) Advance();
@@ -41,6 +26,7 @@ void StreamCall::OnEnd(const absl::Status& status) {
   {
     MutexLock lock(mu_);
     ended_ = true;
+    if (status.ok()) pending_.Close();
     status_ = status;
   }
   Advance();
@@ -52,19 +38,17 @@ void StreamCall::OnWriteDone(bool ok) {
     writing_ = false;
     if (!ok) broken_ = true;
   }
-  if (!ok) ticket_.Cancel();
+  if (!ok) Cancel();
   Advance();
 }
-
-void StreamCall::OnCancel() { ticket_.Cancel(); }
 
 void StreamCall::OnDone() {
   {
     MutexLock lock(mu_);
-    LogEnd(call_, status_, summary_);
+    LogEnd(rpc_, status_, usage_);
   }
   // May be the last reference: nothing is touched after it.
-  const std::shared_ptr<StreamCall> last = std::move(self_);
+  const auto last = TakeShare();
 }
 
 void StreamCall::Advance() {
@@ -72,13 +56,13 @@ void StreamCall::Advance() {
   {
     MutexLock lock(mu_);
     if (writing_ || finishing_) return;
-    due.write = has_pending_ && !broken_;
-    due.finish = ended_;
-    if (!due.write && !due.finish) return;
+    due.write = !pending_.empty() && !broken_;
     if (due.write) {
-      due.update = std::exchange(pending_, {});
-      has_pending_ = false;
+      due.update = pending_.Take();
+      if (HasUsage(due.update)) usage_ = due.update.usage;
     }
+    due.finish = ended_ && (pending_.empty() || broken_);
+    if (!due.write && !due.finish) return;
     writing_ = due.write && !due.finish;
     finishing_ = due.finish;
     if (due.finish && !broken_by_.ok()) status_ = broken_by_;
@@ -86,9 +70,8 @@ void StreamCall::Advance() {
   }
   if (due.write && IsLong(due.update)) {
     const auto kept = std::make_shared<Due>(std::move(due));
-    if (call_.worker.Post([self = shared_from_this(), kept] {
-          self->Send(std::move(*kept));
-        })) {
+    const auto self = std::static_pointer_cast<StreamCall>(shared_from_this());
+    if (rpc_.worker.Post([self, kept] { self->Send(std::move(*kept)); })) {
       return;
     }
     due = std::move(*kept);
@@ -99,8 +82,7 @@ void StreamCall::Advance() {
 void StreamCall::Send(Due due) {
   absl::Status written;
   if (due.write) {
-    auto bytes = Serialize(
-        ToChunk(due.update, call_.request_id, call_.engine.tokenizer()));
+    auto bytes = Serialize(ToChunk(due.update, response_context()));
     written = bytes.status();
     if (bytes.ok()) buffer_ = *std::move(bytes);
   }
@@ -117,9 +99,9 @@ void StreamCall::Send(Due due) {
   } else if (!due.finish) {
     StartWrite(&buffer_);
   } else if (due.write) {
-    StartWriteAndFinish(&buffer_, {}, Final(due.status, *call_.context));
+    StartWriteAndFinish(&buffer_, {}, Final(due.status, *rpc_.context));
   } else {
-    Finish(Final(due.status, *call_.context));
+    Finish(Final(due.status, *rpc_.context));
   }
 }
 

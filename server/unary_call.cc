@@ -1,39 +1,34 @@
 #include "server/unary_call.h"
 
+#include <algorithm>
 #include <utility>
-
-#include "server/convert_response.h"
-#include "server/status.h"
 
 namespace kf::server {
 
 UnaryCall::UnaryCall(Call call, grpc::ByteBuffer* response)
-    : call_(std::move(call)), ticket_(call_.engine), response_(response) {}
+    : GenerateCall(std::move(call)), response_(response) {}
 
-std::shared_ptr<UnaryCall> UnaryCall::Create(Call call,
-                                             grpc::ByteBuffer* response) {
-  std::shared_ptr<UnaryCall> self(new UnaryCall(std::move(call), response));
-  self->self_ = self;
-  return self;
-}
-
-void UnaryCall::Submit(std::string request_id,
-                       absl::StatusOr<engine::Request> request) {
-  call_.request_id = std::move(request_id);
-  if (!request.ok()) return OnEnd(request.status());
-  const auto id = call_.engine.Submit(*std::move(request), shared_from_this());
-  if (!id.ok()) return OnEnd(id.status());
-  ticket_.SetId(*id);
+void UnaryCall::Expect(uint32_t sequences) {
+  pending_ = PendingUpdates(sequences);
 }
 
 void UnaryCall::OnUpdate(engine::Update update) {
-  MergeUpdate(std::move(update), &joined_);
+  pending_.Add(std::move(update));
 }
 
 void UnaryCall::OnEnd(const absl::Status& status) {
   status_ = status;
-  if (status.ok() && IsLong(joined_) &&
-      call_.worker.Post([self = shared_from_this()] { self->Answer(); })) {
+  if (status.ok()) pending_.Close();
+  while (!pending_.empty()) {
+    sequences_.push_back(pending_.Take());
+    const engine::Usage& usage = sequences_.back().usage;
+    if (HasUsage(sequences_.back())) usage_ = usage;
+  }
+  const bool is_long =
+      std::any_of(sequences_.begin(), sequences_.end(),
+                  [](const engine::Update& update) { return IsLong(update); });
+  const auto self = std::static_pointer_cast<UnaryCall>(shared_from_this());
+  if (status.ok() && is_long && rpc_.worker.Post([self] { self->Answer(); })) {
     return;
   }
   Answer();
@@ -41,27 +36,22 @@ void UnaryCall::OnEnd(const absl::Status& status) {
 
 void UnaryCall::Answer() {
   if (status_.ok()) {
-    auto bytes = Serialize(
-        ToResponse(joined_, call_.request_id, call_.engine.tokenizer()));
+    auto bytes = Serialize(ToResponse(sequences_, response_context()));
     if (bytes.ok()) {
       *response_ = *std::move(bytes);
     } else {
       status_ = bytes.status();
     }
   }
-  // A client may take its time to read: what is left is for the log.
-  engine::Update rest;
-  rest.usage = joined_.usage;
-  joined_ = std::move(rest);
-  Finish(Final(status_, *call_.context));
+  // A client may take its time to read; nothing needs them any more.
+  std::vector<engine::Update>().swap(sequences_);
+  Finish(Final(status_, *rpc_.context));
 }
 
-void UnaryCall::OnCancel() { ticket_.Cancel(); }
-
 void UnaryCall::OnDone() {
-  LogEnd(call_, status_, joined_);
+  LogEnd(rpc_, status_, usage_);
   // May be the last reference: nothing is touched after it.
-  const std::shared_ptr<UnaryCall> last = std::move(self_);
+  const auto last = TakeShare();
 }
 
 }  // namespace kf::server

@@ -3,47 +3,37 @@
 
 #include <grpcpp/support/server_callback.h>
 
-#include <memory>
-#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "engine/token_sink.h"
-#include "server/call.h"
-#include "server/engine_ticket.h"
+#include "server/generate_call.h"
+#include "server/pending_updates.h"
 
 namespace kf::server {
 
-// Lives from Create until gRPC's OnDone and the engine's OnEnd have both come.
-// `joined_` and `status_` are the engine thread's until OnEnd, then the
+// `sequences_` and `status_` are the engine thread's until OnEnd, then the
 // thread's that answers until it calls Finish, and gRPC's after that.
-class UnaryCall final : public grpc::ServerUnaryReactor,
-                        public engine::TokenSink,
-                        public std::enable_shared_from_this<UnaryCall> {
+class UnaryCall final : public grpc::ServerUnaryReactor, public GenerateCall {
  public:
-  // gRPC shares in it until OnDone.
-  static std::shared_ptr<UnaryCall> Create(Call call,
-                                           grpc::ByteBuffer* response);
-  // Once. An error, or a refusal of the engine's, finishes the RPC.
-  void Submit(std::string request_id, absl::StatusOr<engine::Request> request);
+  // `response` is gRPC's, valid until OnDone.
+  UnaryCall(Call call, grpc::ByteBuffer* response);
 
   void OnUpdate(engine::Update update) override;
   void OnEnd(const absl::Status& status) override;
 
-  void OnCancel() override;
+  void OnCancel() override { Cancel(); }
   void OnDone() override;
 
  private:
-  UnaryCall(Call call, grpc::ByteBuffer* response);
+  void Expect(uint32_t sequences) override;
   // Writes the answer and finishes.
   void Answer();
 
-  Call call_;
-  EngineTicket ticket_;
-  grpc::ByteBuffer* response_;       // gRPC's, valid until OnDone
-  std::shared_ptr<UnaryCall> self_;  // gRPC's share, given up in OnDone
-  engine::Update joined_;
+  grpc::ByteBuffer* response_;
+  PendingUpdates pending_;
+  std::vector<engine::Update> sequences_;  // once all have come
   absl::Status status_;
+  engine::Usage usage_;  // the newest, for the log
 };
 
 }  // namespace kf::server

@@ -50,8 +50,39 @@ std::vector<Bad> BadRequests() {
        "cache.ratio: -0.5"},
       {Bytes([](auto& r) { r.mutable_cache()->set_tokens(0); }), invalid,
        "cache.tokens: 0"},
-      {Bytes([](auto& r) { r.mutable_sampling()->set_n(5); }),
-       grpc::StatusCode::UNIMPLEMENTED, "sampling.n"},
+      {Bytes([](auto& r) { r.mutable_cache()->set_ratio(0.0); }), invalid,
+       "cache.ratio: 0"},
+      {Bytes([](auto& r) { r.mutable_cache()->set_ratio(1.5); }), invalid,
+       "cache.ratio: 1.5, want 0 < ratio <= 1"},
+      {Bytes([](auto& r) {
+         r.mutable_cache()->set_tokens(8);
+         r.mutable_cache()->set_recent_tokens(9);
+       }),
+       invalid, "cache.recent_tokens: 9, want at most the budget of 8"},
+      {Bytes([](auto& r) { r.mutable_cache()->set_tau_end(0.0); }), invalid,
+       "cache.tau_end: 0"},
+      {Bytes([](auto& r) {
+         r.mutable_cache()->set_scope(v1::SelectionScope(9));
+       }),
+       invalid, "cache.scope: 9"},
+      {Bytes([](auto& r) { r.mutable_cache()->set_sinks(4); }), invalid,
+       "cache.sinks: set, but policy CACHE_POLICY_KEYFORMER does not read it"},
+      {Bytes([](auto& r) { r.mutable_cache()->add_layer_weights(1.0); }),
+       invalid, "cache.layer_weights: 1 numbers, want one for each of the 2"},
+      {Bytes([](auto& r) { r.mutable_cache()->set_layer_profile("none"); }),
+       invalid, "cache.layer_profile: \"none\", want one of: uniform"},
+      {Bytes([](auto& r) { r.mutable_sampling()->set_n(65); }), invalid,
+       "sampling.n: 65, want at most 64"},
+      {Bytes([](auto& r) {
+         r.mutable_sampling()->set_n(2);
+         r.mutable_sampling()->mutable_beam()->set_width(2);
+       }),
+       invalid, "sampling.n: set, but sampling.beam is too"},
+      {Bytes([](auto& r) {
+         r.mutable_sampling()->set_n(2);
+         r.mutable_forced_tokens()->add_ids(1);
+       }),
+       invalid, "sampling.n: 2, want 1 with forced_tokens"},
       {Bytes([](auto& r) { r.set_model("other"); }),
        grpc::StatusCode::NOT_FOUND, "model: \"other\""},
   };

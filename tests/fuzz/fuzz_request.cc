@@ -23,19 +23,19 @@ void Generate(std::string_view bytes,
   if (!ParseMessage(bytes, &proto).ok()) return;
   const auto request = kf::server::ToEngineRequest(proto, context);
   if (!request.ok()) return;
-  kf::engine::RequestLimits limits;
-  limits.vocabulary = context.vocabulary;
-  limits.context_tokens = context.context_tokens;
-  limits.layers = 2;
+  const kf::engine::RequestLimits& limits = context.report.request;
   const auto sizes = kf::engine::ValidateRequest(*request, limits);
   if (!sizes.ok()) return;
   // What the cache is built on.
   KF_CHECK(sizes->budget >= 1 && sizes->recent >= 0);
   KF_CHECK(sizes->recent <= sizes->budget);
-  for (const kf::engine::LayerSize& size : sizes->rules.sizes) {
+  for (int32_t layer = 0; layer < limits.layers; ++layer) {
+    const kf::engine::LayerSize size = sizes->rules.size(layer);
     KF_CHECK(size.budget >= 1 && size.recent >= 0);
     KF_CHECK(size.recent <= size.budget);
   }
+  KF_CHECK(request->samples >= 1 && request->samples <= 64);
+  KF_CHECK(!request->beam.has_value() || request->samples == 1);
   KF_CHECK(sizes->prompt_tokens + sizes->max_new_tokens <=
            context.context_tokens);
 }

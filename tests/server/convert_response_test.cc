@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "server/convert_report.h"
 #include "tests/server/tiny_context.h"
 #include "tests/testing/matchers.h"
 
@@ -39,9 +40,12 @@ engine::Update Last() {
 class Convert : public ::testing::Test {
  protected:
   v1::GenerateChunk Chunk(const engine::Update& update) {
-    return ToChunk(update, "id", *tiny_->tokenizer);
+    return ToChunk(update, context_);
   }
   std::unique_ptr<testing::TinyContext> tiny_ = testing::MakeTinyContext(false);
+  const std::string id_ = "id";
+  ResponseContext context_{
+      .request_id = id_, .tokenizer = *tiny_->tokenizer, .prompt_tokens = 4};
 };
 
 TEST_F(Convert, FirstChunkCarriesThePromptsPart) {
@@ -65,7 +69,6 @@ TEST_F(Convert, MiddleChunkCarriesTheDeltaAlone) {
   engine::Update update;
   update.text = "x";
   update.token_ids = {120};
-  update.usage.prompt_tokens = 2;
   const v1::GenerateChunk chunk = Chunk(update);
   EXPECT_FALSE(chunk.has_usage());
   EXPECT_EQ(chunk.seed(), 0U);
@@ -84,14 +87,127 @@ TEST_F(Convert, JoinedUpdatesAreOneChunkAndOneResponse) {
   EXPECT_EQ(chunk.usage().generated_tokens(), 3U);
   EXPECT_EQ(chunk.seed(), 11U);
 
-  const v1::GenerateResponse response =
-      ToResponse(joined, "id", *tiny_->tokenizer);
+  const v1::GenerateResponse response = ToResponse({joined}, context_);
   ASSERT_EQ(response.sequences_size(), 1);
   EXPECT_EQ(response.sequences(0).text(), "ab");
   EXPECT_EQ(response.sequences(0).finish_reason(), v1::FINISH_REASON_STOP);
   EXPECT_EQ(response.usage().evicted_tokens(), 1U);
   EXPECT_EQ(response.seed(), 11U);
   EXPECT_EQ(response.prompt_logprobs_size(), 1);
+}
+
+TEST_F(Convert, SequencesAreAnsweredInTheOrderOfTheirIndex) {
+  engine::Update one = Last();
+  one.index = 1;
+  one.score = -2.5;
+  one.usage = {};
+  engine::Update zero = First();
+  MergeUpdate(Last(), &zero);
+  zero.usage.generated_tokens = 6;
+  const v1::GenerateChunk chunk = Chunk(one);
+  EXPECT_EQ(chunk.index(), 1U);
+  EXPECT_EQ(chunk.score(), -2.5);
+  EXPECT_FALSE(chunk.has_usage());
+  const v1::GenerateResponse response = ToResponse({one, zero}, context_);
+  ASSERT_EQ(response.sequences_size(), 2);
+  EXPECT_EQ(response.sequences(0).index(), 0U);
+  EXPECT_EQ(response.sequences(0).text(), "ab");
+  EXPECT_EQ(response.sequences(1).index(), 1U);
+  EXPECT_EQ(response.sequences(1).text(), "b");
+  EXPECT_EQ(response.sequences(1).score(), -2.5);
+  EXPECT_EQ(response.usage().generated_tokens(), 6U);
+  EXPECT_EQ(response.seed(), 11U);
+}
+
+// Two layers of two heads; prompt of 4, one generated token fed.
+engine::CacheReport Report() {
+  engine::CacheReport report;
+  report.budget_tokens = 3;
+  report.recent_tokens = 1;
+  report.after_prompt = {{{{0, 1, 3}, {.5F, .25F, .125F}}, {{0, 2, 3}, {}}},
+                         {{{0, 1, 3}, {}}, {{1, 2, 3}, {}}}};
+  report.at_end = {{{{0, 3, 4}, {2.F, 3.F, 4.F}}, {{0, 3, 4}, {}}},
+                   {{{0, 3, 4}, {}}, {{0, 1, 4}, {}}}};
+  return report;
+}
+
+TEST_F(Convert, ReportsAreSharesOfTheHeadsThatHoldAToken) {
+  engine::Update update = Last();
+  update.cache_report = Report();
+  EXPECT_FALSE(Chunk(update).has_cache_report());  // nobody asked
+  context_.report = engine::CacheReportDetail::kSummary;
+  const v1::CacheReport report = Chunk(update).cache_report();
+  EXPECT_EQ(report.budget_tokens(), 3U);
+  EXPECT_EQ(report.recent_tokens(), 1U);
+  const auto retention = [](const v1::CacheState& state) {
+    return std::vector<double>(state.retention().begin(),
+                               state.retention().end());
+  };
+  EXPECT_EQ(retention(report.after_prompt()),
+            (std::vector<double>{0.75, 0.75, 0.5, 1.0}));
+  // The generated token's share is no prompt token's.
+  EXPECT_EQ(retention(report.at_end()),
+            (std::vector<double>{1.0, 0.25, 0.0, 0.75}));
+  EXPECT_EQ(report.at_end().layers_size(), 0);
+}
+
+TEST_F(Convert, FullReportsHavePositionsAndScores) {
+  engine::Update update = Last();
+  update.cache_report = Report();
+  context_.report = engine::CacheReportDetail::kFull;
+  const v1::CacheReport report =
+      ToResponse({update}, context_).sequences(0).cache_report();
+  ASSERT_EQ(report.at_end().layers_size(), 2);
+  ASSERT_EQ(report.at_end().layers(0).heads_size(), 2);
+  const v1::HeadState& head = report.at_end().layers(0).heads(0);
+  EXPECT_EQ(
+      std::vector<uint32_t>(head.positions().begin(), head.positions().end()),
+      (std::vector<uint32_t>{0, 3, 4}));
+  EXPECT_EQ(head.scores(2), 4.0);
+  EXPECT_EQ(report.at_end().retention_size(), 4);
+  EXPECT_EQ(report.after_prompt().layers(1).heads(1).positions(0), 1U);
+}
+
+TEST(ReportSize, IsBoundedForFullDetailAlone) {
+  engine::Request request;
+  request.prompt.assign(100, 1);
+  request.stopping.max_new_tokens = 20;
+  request.cache.policy = engine::CachePolicy::kFull;
+  request.cache_report = engine::CacheReportDetail::kFull;
+  ReportLimits limits{.kv_heads = 2, .request = {}};
+  limits.request.layers = 3;
+  limits.request.vocabulary = 10;
+  limits.request.context_tokens = 512;
+  const uint64_t bytes = 2U * 16U * 3U * 2U * 120U;
+  limits.max_bytes = bytes;
+  EXPECT_THAT(CheckReportSize(request, limits), testing::IsOk());
+  request.samples = 2;
+  EXPECT_THAT(
+      CheckReportSize(request, limits),
+      testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                        "output.cache_report: FULL may take 46080 bytes"));
+  request.cache_report = engine::CacheReportDetail::kSummary;
+  EXPECT_THAT(CheckReportSize(request, limits), testing::IsOk());
+  // A budget makes it small again.
+  request.cache_report = engine::CacheReportDetail::kFull;
+  request.cache.policy = engine::CachePolicy::kKeyformer;
+  request.cache.tokens = 60;
+  EXPECT_THAT(CheckReportSize(request, limits), testing::IsOk());
+}
+
+// What the bound counts is what the longest message takes.
+TEST(ReportSize, CoversTheMessage) {
+  engine::CacheReport report;
+  HeldTokens head;
+  for (int32_t i = 0; i < 50; ++i) {
+    head.positions.push_back((1 << 28) - 50 + i);
+    head.scores.push_back(1e-3F);
+  }
+  report.after_prompt.assign(3, {head, head});
+  report.at_end = report.after_prompt;
+  const v1::CacheReport wire =
+      ToCacheReport(report, 0, engine::CacheReportDetail::kFull);
+  EXPECT_LE(wire.ByteSizeLong(), 2U * 16U * 3U * 2U * 50U);
 }
 
 TEST_F(Convert, EveryFinishReasonHasItsName) {

@@ -1,5 +1,6 @@
 #include "server/convert.h"
 
+#include <cctype>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -115,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(
                r.mutable_sampling()->mutable_beam()->set_width(2);
                r.mutable_cache()->set_policy(v1::CACHE_POLICY_QUEST);
              },
-             kInvalid, "sampling.beam: set, but policy CACHE_POLICY_QUEST"},
+             kInvalid, "sampling.beam: set, but cache.policy is QUEST"},
         Case{"BeamOfNone",
              [](auto& r) { r.mutable_sampling()->mutable_beam(); }, kInvalid,
              "sampling.beam.width: 0"},
@@ -317,6 +318,18 @@ INSTANTIATE_TEST_SUITE_P(
         Real{"cache.recent_ratio",
              [](auto& r, double v) { r.mutable_cache()->set_recent_ratio(v); },
              true},
+        Real{"sampling.beam.length_penalty",
+             [](auto& r, double v) {
+               r.mutable_sampling()->mutable_beam()->set_width(2);
+               r.mutable_sampling()->mutable_beam()->set_length_penalty(v);
+             },
+             false},
+        Real{"cache.layer_weights[1]",
+             [](auto& r, double v) {
+               r.mutable_cache()->add_layer_weights(1.0);
+               r.mutable_cache()->add_layer_weights(v);
+             },
+             true},
         Real{"cache.tau_init",
              [](auto& r, double v) { r.mutable_cache()->set_tau_init(v); },
              true},
@@ -326,7 +339,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& p) {
       std::string name = p.param.path;
       for (char& c : name) {
-        if (c == '.') c = '_';
+        if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
       }
       return name;
     });

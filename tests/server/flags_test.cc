@@ -67,6 +67,71 @@ TEST(Flags, CommandLineWinsOverEnvironment) {
             engine::CachePolicy::kFull);
 }
 
+TEST(Flags, EveryCacheOptionHasADefault) {
+  const auto parsed = Parse(
+      {"--model=m", "--cache_policy=quest", "--cache_ratio=0.25",
+       "--cache_min_tokens=9", "--cache_basis=total",
+       "--cache_recent_ratio=0.1", "--cache_sinks=5", "--cache_tau_init=3",
+       "--cache_tau_end=4", "--cache_noise=gaussian", "--cache_resample=once",
+       "--cache_scope=model", "--cache_positions=cache",
+       "--cache_score_queries=32", "--cache_decode_scores=false",
+       "--cache_score_norm=age", "--cache_full_layers=3"});
+  ASSERT_THAT(parsed, IsOk());
+  const engine::CacheOptions& cache = parsed->options.engine.default_cache;
+  EXPECT_EQ(cache.policy, engine::CachePolicy::kQuest);
+  EXPECT_EQ(cache.ratio, 0.25);
+  EXPECT_EQ(cache.min_tokens, 9U);
+  EXPECT_EQ(cache.basis, engine::BudgetBasis::kTotal);
+  EXPECT_EQ(cache.recent_ratio, 0.1);
+  EXPECT_EQ(cache.sinks, 5U);
+  EXPECT_EQ(cache.tau_init, 3.0);
+  EXPECT_EQ(cache.tau_end, 4.0);
+  EXPECT_EQ(cache.noise, NoiseKind::kGaussian);
+  EXPECT_TRUE(cache.resample_once);
+  EXPECT_EQ(cache.scope, engine::SelectionScope::kModel);
+  EXPECT_EQ(cache.positions, engine::CachePositions::kCache);
+  EXPECT_EQ(cache.score_queries, 32U);
+  EXPECT_FALSE(cache.decode_scores);
+  EXPECT_EQ(cache.score_norm, engine::ScoreNorm::kAge);
+  EXPECT_EQ(cache.full_layers, 3U);
+}
+
+TEST(Flags, PaperIsAPresetThatFlagsOfTheirOwnWinOver) {
+  const auto cache = [](const std::vector<const char*>& args,
+                        const std::map<std::string, std::string>& environment) {
+    const auto parsed = Parse(args, environment);
+    EXPECT_THAT(parsed, IsOk());
+    return parsed->options.engine.default_cache;
+  };
+  EXPECT_EQ(cache({"--model=m", "--cache_preset=paper"}, {}).min_tokens, 1U);
+  EXPECT_EQ(cache({"--model=m", "--cache_preset=paper"}, {}).noise,
+            NoiseKind::kGumbel);
+  // Whichever side the flag stands, and from where it came.
+  EXPECT_EQ(cache({"--model=m", "--cache_min_tokens=8", "--cache_preset=paper"},
+                  {{"KEYFORMER_CACHE_SCOPE", "layer"}})
+                .min_tokens,
+            8U);
+  EXPECT_EQ(cache({"--model=m"}, {{"KEYFORMER_CACHE_PRESET", "paper"},
+                                  {"KEYFORMER_CACHE_SCOPE", "layer"}})
+                .scope,
+            engine::SelectionScope::kLayer);
+}
+
+TEST(Flags, LimitsOfARequest) {
+  const auto parsed =
+      Parse({"--model=m", "--cache_policies=h2o, keyformer", "--max_samples=8",
+             "--max_beam_width=4", "--max_report_bytes=1MiB"});
+  ASSERT_THAT(parsed, IsOk());
+  const RequestRules& rules = parsed->options.rules;
+  EXPECT_EQ(rules.policies,
+            (std::vector<engine::CachePolicy>{
+                engine::CachePolicy::kH2O, engine::CachePolicy::kKeyformer}));
+  EXPECT_EQ(rules.max_samples, 8U);
+  EXPECT_EQ(rules.max_beam_width, 4U);
+  EXPECT_EQ(rules.max_report_bytes, 1048576U);
+  EXPECT_EQ(RequestRules().policies.size(), 5U);
+}
+
 TEST(Flags, PoolSizesTakeUnits) {
   const auto parsed = Parse({"--model=m.gguf", "--kv_pool_bytes=3GiB"});
   ASSERT_THAT(parsed, IsOk());
@@ -126,8 +191,38 @@ INSTANTIATE_TEST_SUITE_P(
                 "--cache_recent_ratio: 1.5, want 0 to 1"},
         BadCase{"MinTokens", {"--cache_min_tokens=0"}, "--cache_min_tokens: 0"},
         BadCase{"Policy",
-                {"--cache_policy=window"},
-                "--cache_policy: \"window\", want full, h2o, keyformer"},
+                {"--cache_policy=snap"},
+                "--cache_policy: \"snap\", want full, h2o, keyformer, quest, "
+                "window"},
+        BadCase{"Preset",
+                {"--cache_preset=mine"},
+                "--cache_preset: \"mine\", want paper, server"},
+        BadCase{"Basis", {"--cache_basis=all"}, "--cache_basis: \"all\""},
+        BadCase{"TauInit", {"--cache_tau_init=0"}, "--cache_tau_init: 0"},
+        BadCase{"TauEnd", {"--cache_tau_end=nan"}, "--cache_tau_end: nan"},
+        BadCase{"TauWord", {"--cache_tau_end=x"}, "\"x\", want a number"},
+        BadCase{"Noise", {"--cache_noise=white"}, "--cache_noise: \"white\""},
+        BadCase{
+            "Resample", {"--cache_resample=never"}, "--cache_resample: \"nev"},
+        BadCase{"Scope", {"--cache_scope=all"}, "--cache_scope: \"all\""},
+        BadCase{
+            "Positions", {"--cache_positions=new"}, "--cache_positions: \"new"},
+        BadCase{"Norm", {"--cache_score_norm=l2"}, "--cache_score_norm: \"l2"},
+        BadCase{"DecodeScores",
+                {"--cache_decode_scores=maybe"},
+                "--cache_decode_scores: \"maybe\", want true or false"},
+        BadCase{"Sinks", {"--cache_sinks=-1"}, "--cache_sinks: \"-1\""},
+        BadCase{"Samples", {"--max_samples=0"}, "--max_samples: 0, want 1 to"},
+        BadCase{"Beams", {"--max_beam_width=5000"}, "--max_beam_width: 5000"},
+        BadCase{
+            "Report", {"--max_report_bytes=big"}, "--max_report_bytes: \"big"},
+        BadCase{"PolicyList",
+                {"--cache_policies=h2o,lru"},
+                "--cache_policies: \"lru\", want full, h2o"},
+        BadCase{"DefaultWithheld",
+                {"--cache_policies=h2o"},
+                "--cache_policies: \"h2o\", want the default among them "
+                "(keyformer)"},
         BadCase{"Dtype", {"--dtype=f16"}, "--dtype: \"f16\", want bf16, f32"},
         BadCase{"Cuda", {"--device=cuda"}, "--device: \"cuda\" is not in"},
         BadCase{"Simd", {"--simd=sse"}, "--simd: \"sse\""},

@@ -20,6 +20,11 @@ std::unique_ptr<TinyContext> MakeTinyContext(bool chat_template) {
   tiny->tokenizer = *std::move(tokenizer);
   tiny->context = server::MakeConvertContext(*tiny->tokenizer, "tiny",
                                              spec.context, {}, {});
+  tiny->context.report = {.kv_heads = spec.kv_heads,
+                          .request = {.vocabulary = tiny->context.vocabulary,
+                                      .context_tokens = spec.context,
+                                      .layers = spec.layers},
+                          .max_bytes = uint64_t{1} << 20};
   return tiny;
 }
 

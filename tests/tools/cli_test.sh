@@ -89,7 +89,6 @@ expect generate_seed 0 '"seed": 9' "$kf" generate hello --seed 9 \
 expect bad_field 1 'INVALID_ARGUMENT.*top_p' "$kf" generate hello --top_p 2
 expect bad_nan 1 'INVALID_ARGUMENT.*temperature' "$kf" generate hello \
   --temperature nan
-expect not_built 1 UNIMPLEMENTED "$kf" generate hello --policy window
 expect no_model 1 NOT_FOUND "$kf" generate hello --model nope
 expect too_long 1 'INVALID_ARGUMENT|FAILED_PRECONDITION' "$kf" generate \
   "$prompt$prompt"
