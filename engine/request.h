@@ -145,8 +145,8 @@ using CacheState = std::vector<std::vector<HeldTokens>>;
 struct CacheReport {
   uint32_t budget_tokens = 0;  // k; 0: nothing is evicted (full, quest)
   uint32_t recent_tokens = 0;  // w
-  CacheState after_prompt;  // each layer as its prompt was cut
-  CacheState at_end;        // the last token was never fed and is not in it
+  CacheState after_prompt;     // each layer as its prompt was cut
+  CacheState at_end;           // the last token was never fed and is not in it
 };
 
 // One step's news of one sequence. A request's first carries the prompt's part.

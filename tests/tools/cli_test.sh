@@ -89,6 +89,38 @@ expect generate_seed 0 '"seed": 9' "$kf" generate hello --seed 9 \
 expect bad_field 1 'INVALID_ARGUMENT.*top_p' "$kf" generate hello --top_p 2
 expect bad_nan 1 'INVALID_ARGUMENT.*temperature' "$kf" generate hello \
   --temperature nan
+expect unread_option 1 'INVALID_ARGUMENT.*sinks.*KEYFORMER' "$kf" generate \
+  hello --policy keyformer --sinks 4
+expect samples 0 '^--- 2, LENGTH ---$' "$kf" generate hello --n 3 \
+  --temperature 1 --seed 1 --max_new_tokens 4 --ignore_eos
+expect samples_summary 0 'sequences       3' "$kf" generate hello --n 3 \
+  --temperature 1 --max-new-tokens 4 --ignore-eos
+expect beams 0 '^--- 1, score -[0-9.]+, LENGTH ---$' "$kf" generate hello \
+  --beam-width 2 --length-penalty 0.5 --max_new_tokens 4 --ignore_eos
+expect beam_sampled 1 'sampling.temperature: set, but sampling.beam' "$kf" \
+  generate hello --beam_width 2 --temperature 1
+for policy in full window h2o keyformer quest; do
+  expect "policy_$policy" 0 'finish          LENGTH' "$kf" generate "$prompt" \
+    --policy "$policy" --max_new_tokens 4 --ignore_eos
+done
+expect options 0 'cache budget    64 tokens' "$kf" generate "$prompt" \
+  --budget_tokens 64 --recent_tokens 8 --scope layer --score_norm age \
+  --positions cache --layer_weights 0.5,1.5 --max_new_tokens 8 --ignore_eos
+# The prompt is eight letters over and over: some are lost, and signs say so.
+expect show_cache 0 '\[-[a-h]+-\]' "$kf" generate "$prompt" \
+  --budget-tokens 40 --max_new_tokens 8 --ignore_eos --show-cache
+expect show_cache_share 0 'of the prompt   12.5 % held after it was read' \
+  "$kf" generate "$prompt" --budget_tokens 40 --max_new_tokens 8 \
+  --ignore_eos --show-cache
+expect picture 0 '' "$kf" generate "$prompt" --budget_tokens 40 \
+  --max_new_tokens 8 --ignore_eos --cache-picture "$work/kept.svg"
+expect picture_svg 0 '^</svg>$' tail -n 1 "$work/kept.svg"
+expect picture_nowhere 1 'no/such/kept.svg' "$kf" generate hello \
+  --max_new_tokens 2 --cache_picture /no/such/kept.svg
+expect report_json 0 '"retention"' "$kf" generate hello --max_new_tokens 2 \
+  --cache_report summary --json
+expect beam_flags 2 'only with --beam_width' "$kf" generate hello \
+  --early-stopping
 expect no_model 1 NOT_FOUND "$kf" generate hello --model nope
 expect too_long 1 'INVALID_ARGUMENT|FAILED_PRECONDITION' "$kf" generate \
   "$prompt$prompt"

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "keyformer/v1/generation.pb.h"
 
@@ -27,6 +28,13 @@ struct CacheFlags {
   std::optional<uint32_t> score_queries;
   std::optional<bool> decode_scores;
   std::optional<uint64_t> noise_seed;
+  std::optional<uint32_t> sinks;
+  std::string scope;
+  std::string positions;
+  std::string score_norm;
+  std::optional<uint32_t> full_layers;
+  std::string layer_profile;
+  std::vector<double> layer_weights;
 
   // Adds the flags to `app`, which must not outlive this object. Ranges are
   // left to the server, whose message names field, value and limit.

@@ -1,6 +1,9 @@
 #include "tools/client_lib/connect_flags.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <utility>
+#include <vector>
 
 namespace kf::tools {
 
@@ -26,9 +29,31 @@ void AddConnectFlags(CLI::App& app, ConnectOptions& options) {
       ->group("Connection");
 }
 
+namespace {
+
+// --top-p is --top_p. Values, and all that follows "--", stay as they are.
+void SpellFlags(int argc, char** argv, std::vector<std::string>& words) {
+  bool flags = true;
+  // CLI11 takes them from the back.
+  for (int i = 1; i < argc; ++i) {
+    std::string word = argv[i];
+    flags = flags && word != "--";
+    if (flags && word.rfind("--", 0) == 0) {
+      const size_t end = std::min(word.find('='), word.size());
+      std::replace(word.begin() + 2,
+                   word.begin() + static_cast<std::ptrdiff_t>(end), '-', '_');
+    }
+    words.insert(words.begin(), std::move(word));
+  }
+}
+
+}  // namespace
+
 int ParseFlags(CLI::App& app, int argc, char** argv) {
+  std::vector<std::string> words;
+  SpellFlags(argc, argv, words);
   try {
-    app.parse(argc, argv);
+    app.parse(words);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }

@@ -15,8 +15,8 @@ namespace kf::tools {
 // outlive `options`.
 void AddConnectFlags(CLI::App& app, ConnectOptions& options);
 
-// Parses argv. On help, or on a mistake, prints it and returns the exit code to
-// end with; -1: go on.
+// Parses argv; flags may be spelt with - for _. On help, or on a mistake,
+// prints it and returns the exit code to end with; -1: go on.
 int ParseFlags(CLI::App& app, int argc, char** argv);
 
 // Connects, or prints why not and sets `exit_code` (kExitUnreachable,

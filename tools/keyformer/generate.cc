@@ -7,6 +7,7 @@
 #include "kernels/core/status.h"
 #include "tools/client_lib/connect_flags.h"
 #include "tools/client_lib/text_input.h"
+#include "tools/keyformer/cache_report.h"
 #include "tools/keyformer/request_flags.h"
 #include "tools/keyformer/run_stream.h"
 #include "tools/keyformer/session.h"
@@ -20,9 +21,13 @@ constexpr char kGenerateExamples[] = R"(Examples:
   git log -5 | keyformer generate - --temperature 0.7 --seed 1
   keyformer generate --file long.txt --policy keyformer --budget_tokens 512
   keyformer generate "Once" --policy full --logprobs --json
+  keyformer generate "Once" --n 3 --temperature 0.8
+  keyformer generate "Once" --beam-width 4 --max_new_tokens 40
+  keyformer generate --file long.txt --ratio 0.3 --min_tokens 1 --show-cache
+  keyformer generate --file long.txt --ratio 0.3 --cache-picture kept.svg
 
 The answer goes to standard output as it comes, a summary to standard error.
-GenerateFlags left out take the server's defaults (keyformer info shows them).)";
+Flags left out take the server's defaults (keyformer info shows them).)";
 
 struct GenerateFlags {
   std::string prompt;
@@ -32,7 +37,13 @@ struct GenerateFlags {
   bool parse_special = false;
   bool json = false;
   bool quiet = false;
+  bool show_cache = false;
+  std::string cache_picture;
   RequestFlags request;
+
+  bool several() const {
+    return request.n.value_or(1) > 1 || request.beam_width.has_value();
+  }
 };
 
 absl::Status FillInIds(const std::string& text, pb::TokenIds& out) {
@@ -56,6 +67,15 @@ absl::Status FillInInput(const GenerateFlags& flags,
   return absl::OkStatus();
 }
 
+// What --show_cache and --cache_picture need, if it is not asked for already.
+void AskForCacheReport(const GenerateFlags& flags, pb::OutputOptions& output) {
+  if (!flags.cache_picture.empty()) {
+    output.set_cache_report(pb::CACHE_REPORT_DETAIL_FULL);
+  } else if (flags.show_cache && flags.request.cache_report.empty()) {
+    output.set_cache_report(pb::CACHE_REPORT_DETAIL_SUMMARY);
+  }
+}
+
 absl::StatusOr<pb::GenerateRequest> MakeRequest(const GenerateFlags& flags,
                                                 const Session& session) {
   pb::GenerateRequest request;
@@ -67,6 +87,7 @@ absl::StatusOr<pb::GenerateRequest> MakeRequest(const GenerateFlags& flags,
     KF_RETURN_IF_ERROR(
         FillInIds(flags.forced_tokens, *request.mutable_forced_tokens()));
   }
+  AskForCacheReport(flags, *request.mutable_output());
   return request;
 }
 
@@ -78,11 +99,25 @@ void PrintResult(const GenerateFlags& flags, const StreamRun& run) {
     return;
   }
   // In a file the answer stays exact; on a terminal the summary needs a line.
-  if (isatty(STDOUT_FILENO) != 0) std::printf("\n");
+  if (isatty(STDOUT_FILENO) != 0 && !flags.several()) std::printf("\n");
   std::fflush(stdout);
   if (flags.quiet) return;
   std::fprintf(stderr, "\n%s%s", run.result.LogprobTable().c_str(),
                run.result.Summary(run.status).c_str());
+}
+
+absl::Status ShowCache(const GenerateFlags& flags,
+                       const Session& session,
+                       Client& client,
+                       const pb::GenerateRequest& request,
+                       const StreamResult& result) {
+  if (flags.show_cache) {
+    KF_ASSIGN_OR_RETURN(const std::string text,
+                        CacheReportText(client, session, request, result));
+    std::fprintf(stderr, "\n%s", text.c_str());
+  }
+  if (flags.cache_picture.empty()) return absl::OkStatus();
+  return WriteCachePicture(flags.cache_picture, result);
 }
 
 ExitCode RunGenerate(const GenerateFlags& flags, Session& session) {
@@ -96,16 +131,22 @@ ExitCode RunGenerate(const GenerateFlags& flags, Session& session) {
   const std::unique_ptr<Client> client =
       ConnectOrExplain(session.connect, code);
   if (client == nullptr) return code;
-  const StreamRun run = RunStream(*client, session, *request,
-                                  flags.json ? Show::kNothing : Show::kText);
+  const Show show = flags.json        ? Show::kNothing
+                    : flags.several() ? Show::kWhole
+                                      : Show::kText;
+  const StreamRun run = RunStream(*client, session, *request, show);
   if (!run.status.ok() && !run.interrupted) {
     if (!flags.json && !run.result.text().empty()) std::printf("\n");
     return Fail(run.status);
   }
   PrintResult(flags, run);
   if (run.interrupted) return kExitInterrupted;
-  return run.result.finish_reason() == pb::FINISH_REASON_ERROR ? kExitError
-                                                               : kExitOk;
+  if (const absl::Status shown =
+          ShowCache(flags, session, *client, *request, run.result);
+      !shown.ok()) {
+    return Fail(shown);
+  }
+  return run.result.failed() ? kExitError : kExitOk;
 }
 
 }  // namespace
@@ -131,7 +172,16 @@ Subcommand AddGenerate(CLI::App& app, Session& session) {
                 "Names of control tokens in the prompt are tokens");
   sub->add_flag("--json", flags->json, "Print one JSON object at the end");
   sub->add_flag("-q,--quiet", flags->quiet, "No summary");
+  sub->add_flag("--show_cache", flags->show_cache,
+                "Print the prompt with what the cache kept of it bright and "
+                "what it lost dim (signs instead where there is no terminal, "
+                "or NO_COLOR is set)")
+      ->group("Output");
+  sub->add_option("--cache_picture", flags->cache_picture,
+                  "Write a layer by position heat map of the cache, as SVG")
+      ->group("Output");
   flags->request.AddTo(*sub);
+  flags->request.AddSeveralTo(*sub);
   return {sub, [flags, &session] { return RunGenerate(*flags, session); }};
 }
 

@@ -71,6 +71,15 @@ std::string CacheText(const pb::CacheOptions& cache) {
   if (cache.has_recent_ratio()) {
     text += fmt::format(", recent {:g}", cache.recent_ratio());
   }
+  if (cache.policy() == pb::CACHE_POLICY_KEYFORMER) {
+    text += fmt::format(", noise {}, tau {:g} to {:g}",
+                        EnumWord(pb::ScoreNoise_Name(cache.noise()),
+                                 sizeof("SCORE_NOISE_") - 1),
+                        cache.tau_init(), cache.tau_end());
+  }
+  if (!cache.layer_profile().empty()) {
+    text += ", profile " + cache.layer_profile();
+  }
   return text;
 }
 
@@ -80,6 +89,10 @@ void PrintInfo(const pb::ModelInfoResponse& info) {
     if (!policies.empty()) policies += ", ";
     policies += PolicyWord(static_cast<pb::CachePolicy>(policy));
   }
+  std::string profiles;
+  for (const std::string& profile : info.layer_profiles()) {
+    profiles += (profiles.empty() ? "" : ", ") + profile;
+  }
   const std::string text = fmt::format(
       "model            {} ({}, {:.1f} M parameters)\n"
       "shape            {} layers, {} query heads, {} kv heads of {}\n"
@@ -88,6 +101,7 @@ void PrintInfo(const pb::ModelInfoResponse& info) {
       "backend          {}, weights {}, cache {} ({} bytes a token)\n"
       "default cache    {}\n"
       "policies         {}\n"
+      "layer profiles   {}\n"
       "default answer   at most {} tokens\n"
       "chat template    {}\n"
       "server           {}\n",
@@ -96,8 +110,9 @@ void PrintInfo(const pb::ModelInfoResponse& info) {
       info.query_heads(), info.kv_heads(), info.head_dim(), info.vocabulary(),
       info.context_tokens(), info.backend(), info.weight_dtype(),
       info.cache_dtype(), info.kv_bytes_per_token(),
-      CacheText(info.default_cache()), policies, info.default_max_new_tokens(),
-      info.has_chat_template() ? "yes" : "no", info.server_version());
+      CacheText(info.default_cache()), policies, profiles,
+      info.default_max_new_tokens(), info.has_chat_template() ? "yes" : "no",
+      info.server_version());
   std::printf("%s", text.c_str());
 }
 

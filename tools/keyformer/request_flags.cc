@@ -95,6 +95,42 @@ void RequestFlags::AddOutputTo(CLI::App& app) {
       ->group("Output");
 }
 
+void RequestFlags::AddSeveralTo(CLI::App& app) {
+  const auto add = [&app](const std::string& flag, auto& value,
+                          const std::string& help) {
+    return app.add_option(flag, value, help)->group("Several answers");
+  };
+  add("--n", n, "So many samples of one prompt, which is read once");
+  add("--beam_width", beam_width,
+      "Beam search: the likeliest answers by the sum of their logprobs, "
+      "best first; goes with no sampling flag");
+  add("--length_penalty", length_penalty,
+      "A beam's score is logprob / length ^ this (1); above 1 favours long "
+      "answers");
+  app.add_flag("--early_stopping", early_stopping,
+               "End at the first --beam_width finished beams")
+      ->group("Several answers");
+  app.add_option("--cache_report", cache_report,
+                 "What the cache kept, in --json. summary: the share of heads "
+                 "that hold each prompt token; full: positions and scores")
+      ->check(CLI::IsMember({"summary", "full"}))
+      ->group("Output");
+}
+
+absl::Status RequestFlags::FillInBeam(pb::SamplingOptions& sampling) const {
+  if (n) sampling.set_n(*n);
+  if (!beam_width) {
+    if (!length_penalty && !early_stopping) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "--length_penalty and --early_stopping: only with --beam_width");
+  }
+  pb::BeamOptions& beam = *sampling.mutable_beam();
+  beam.set_width(*beam_width);
+  if (length_penalty) beam.set_length_penalty(*length_penalty);
+  beam.set_early_stopping(early_stopping);
+  return absl::OkStatus();
+}
+
 absl::Status RequestFlags::FillInSampling(pb::SamplingOptions& sampling) const {
   if (temperature) sampling.set_temperature(*temperature);
   if (top_k) sampling.set_top_k(*top_k);
@@ -130,6 +166,7 @@ absl::Status RequestFlags::FillIn(pb::GenerateRequest& request) const {
   request.set_request_id(request_id);
   if (priority) request.set_priority(*priority);
   KF_RETURN_IF_ERROR(FillInSampling(*request.mutable_sampling()));
+  KF_RETURN_IF_ERROR(FillInBeam(*request.mutable_sampling()));
   KF_RETURN_IF_ERROR(FillInStopping(*request.mutable_stopping()));
   if (!cache.Empty()) cache.FillIn(*request.mutable_cache());
   pb::OutputOptions& output = *request.mutable_output();
@@ -138,6 +175,11 @@ absl::Status RequestFlags::FillIn(pb::GenerateRequest& request) const {
   output.set_prompt_logprobs(prompt_logprobs);
   output.set_echo_prompt(echo_prompt);
   output.set_keep_special_tokens(keep_special_tokens);
+  if (cache_report == "summary") {
+    output.set_cache_report(pb::CACHE_REPORT_DETAIL_SUMMARY);
+  } else if (cache_report == "full") {
+    output.set_cache_report(pb::CACHE_REPORT_DETAIL_FULL);
+  }
   return absl::OkStatus();
 }
 

@@ -36,6 +36,12 @@ struct RequestFlags {
   bool ignore_eos = false;
   std::optional<double> time_limit_ms;
   CacheFlags cache;
+  // Several sequences (AddSeveralTo).
+  std::optional<uint32_t> n;
+  std::optional<uint32_t> beam_width;
+  std::optional<double> length_penalty;
+  bool early_stopping = false;
+  std::string cache_report;  // "", "summary", "full"
   // Output and the rest.
   bool logprobs = false;
   std::optional<uint32_t> top_logprobs;
@@ -47,6 +53,8 @@ struct RequestFlags {
 
   // `app` must not outlive this object.
   void AddTo(CLI::App& app);
+  // Samples, beams and the report of the cache.
+  void AddSeveralTo(CLI::App& app);
 
   // kInvalidArgument: a flag that the parser could not judge is wrong.
   absl::Status FillIn(keyformer::v1::GenerateRequest& request) const;
@@ -55,6 +63,7 @@ struct RequestFlags {
   void AddSamplingTo(CLI::App& app);
   void AddStoppingTo(CLI::App& app);
   void AddOutputTo(CLI::App& app);
+  absl::Status FillInBeam(keyformer::v1::SamplingOptions& sampling) const;
   absl::Status FillInSampling(keyformer::v1::SamplingOptions& sampling) const;
   absl::Status FillInStopping(keyformer::v1::StoppingOptions& stopping) const;
 };

@@ -8,7 +8,9 @@
 
 namespace kf::tools {
 
-enum class Show : uint8_t { kText, kNothing };
+// kWhole: each sequence under a line of its own once it is finished, where
+// several would run into each other.
+enum class Show : uint8_t { kText, kWhole, kNothing };
 
 struct StreamRun {
   StreamResult result;

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,20 @@
 
 namespace kf::tools {
 
+// One of the answer's sequences.
+struct SequenceResult {
+  uint32_t index = 0;
+  std::string text;
+  std::vector<uint32_t> token_ids;
+  std::vector<keyformer::v1::TokenLogprob> logprobs;
+  keyformer::v1::FinishReason finish_reason =
+      keyformer::v1::FINISH_REASON_NOT_FINISHED;
+  std::string stop_string;
+  double score = 0.0;  // of a beam
+  std::optional<keyformer::v1::CacheReport> report;
+  size_t first_tokens = 0;  // tokens in its first chunk that had any
+};
+
 // Thread-compatible.
 class StreamResult {
  public:
@@ -18,15 +34,27 @@ class StreamResult {
 
   explicit StreamResult(Clock::time_point sent) : sent_(sent), last_(sent) {}
 
-  void Add(const keyformer::v1::GenerateChunk& chunk, Clock::time_point now);
+  // Returns the sequence that the chunk belongs to.
+  const SequenceResult& Add(const keyformer::v1::GenerateChunk& chunk,
+                            Clock::time_point now);
 
-  const std::string& text() const { return text_; }
-  keyformer::v1::FinishReason finish_reason() const { return finish_reason_; }
+  // By index; one at least.
+  const std::map<uint32_t, SequenceResult>& sequences() const {
+    return sequences_;
+  }
+  // Of the first one.
+  const SequenceResult& front() const { return sequences_.begin()->second; }
+  const std::string& text() const { return front().text; }
+  const keyformer::v1::Usage& usage() const { return usage_; }
+  // Whether any sequence ended as ERROR.
+  bool failed() const;
 
   // From sending to the first token; 0 if there was none.
   double FirstTokenMs() const;
-  // Tokens after the first chunk over the time since it: the speed of decoding
-  // as the client sees it. 0 if there was one chunk only.
+  // The speed of decoding, all sequences together, as the client sees it:
+  // tokens after each sequence's first chunk over the time since the first of
+  // these. Beams come whole at the end: theirs is by the server's own clock. 0
+  // if there was nothing to time.
   double TokensPerSecond() const;
 
   // The block that a person reads after the answer. `status` is the RPC's.
@@ -38,19 +66,15 @@ class StreamResult {
   nlohmann::json ToJson() const;
 
  private:
+  size_t TokenCount() const;
+
   Clock::time_point sent_;
   Clock::time_point first_;
   Clock::time_point last_;
   bool started_ = false;
-  size_t first_tokens_ = 0;  // tokens in the first chunk that had any
   std::string request_id_;
-  std::string text_;
-  std::vector<uint32_t> token_ids_;
-  std::vector<keyformer::v1::TokenLogprob> logprobs_;
+  std::map<uint32_t, SequenceResult> sequences_ = {{0, {}}};
   std::vector<keyformer::v1::TokenLogprob> prompt_logprobs_;
-  keyformer::v1::FinishReason finish_reason_ =
-      keyformer::v1::FINISH_REASON_NOT_FINISHED;
-  std::string stop_string_;
   keyformer::v1::Usage usage_;
   uint64_t seed_ = 0;
   uint64_t noise_seed_ = 0;
