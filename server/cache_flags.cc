@@ -77,6 +77,16 @@ ABSL_FLAG(uint32_t,
           2,
           "quest: first layers that read everything");
 ABSL_FLAG(std::string,
+          layer_profile,
+          "uniform",
+          "default shares of the budget by layer: uniform, or a profile of "
+          "--layer_profiles");
+ABSL_FLAG(std::string,
+          layer_profiles,
+          "",
+          "JSON file of layer profiles; default: MODEL.profiles.json, if there "
+          "is one");
+ABSL_FLAG(std::string,
           cache_policies,
           "full,window,h2o,keyformer,quest",
           "policies that a request may ask for");
@@ -180,7 +190,8 @@ const std::vector<const char*>& CacheFlagNames() {
       "cache_sinks",      "cache_tau_init",      "cache_tau_end",
       "cache_noise",      "cache_resample",      "cache_scope",
       "cache_positions",  "cache_score_queries", "cache_decode_scores",
-      "cache_score_norm", "cache_full_layers"};
+      "cache_score_norm", "cache_full_layers",   "layer_profile",
+      "layer_profiles"};
   return *names;
 }
 
@@ -201,12 +212,15 @@ CachePresetFlags() {
       {"cache_tau_end", "2"},          {"cache_noise", "gumbel"},
       {"cache_resample", "step"},      {"cache_scope", "head"},
       {"cache_positions", "original"}, {"cache_score_queries", "0"},
-      {"cache_decode_scores", "true"}, {"cache_score_norm", "none"}};
+      {"cache_decode_scores", "true"}, {"cache_score_norm", "none"},
+      {"layer_profile", "uniform"}};
   return Choose<Flags>("cache_preset", absl::GetFlag(FLAGS_cache_preset),
                        {{"paper", paper}, {"server", {}}});
 }
 
-absl::Status FillCache(engine::CacheOptions& cache) {
+absl::Status FillCache(engine::EngineOptions& options) {
+  options.layer_profiles_path = absl::GetFlag(FLAGS_layer_profiles);
+  engine::CacheOptions& cache = options.default_cache;
   KF_ASSIGN_OR_RETURN(
       cache.policy,
       Choose<engine::CachePolicy>(
@@ -223,6 +237,7 @@ absl::Status FillRules(const engine::CacheOptions& cache, RequestRules& rules) {
   KF_ASSIGN_OR_RETURN(
       rules.max_report_bytes,
       ParseBytes("max_report_bytes", absl::GetFlag(FLAGS_max_report_bytes)));
+  rules.layer_profile = absl::GetFlag(FLAGS_layer_profile);
   rules.policies.clear();
   const std::string list = absl::GetFlag(FLAGS_cache_policies);
   bool has_default = false;

@@ -23,7 +23,7 @@ absl::StatusOr<std::vector<std::pair<const char*, const char*>>>
 CachePresetFlags();
 
 // From the flags as they stand.
-absl::Status FillCache(engine::CacheOptions& cache);
+absl::Status FillCache(engine::EngineOptions& options);
 absl::Status FillRules(const engine::CacheOptions& cache, RequestRules& rules);
 
 }  // namespace kf::server

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/core/status.h"
@@ -223,8 +224,16 @@ void TakeBudget(const v1::CacheOptions& p, engine::CacheOptions* options) {
   if (p.has_recent_tokens()) options->recent_tokens = p.recent_tokens();
 }
 
+std::string NamesOf(const engine::LayerProfiles& profiles) {
+  std::string names;
+  for (const auto& [name, weights] : profiles) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", name);
+  }
+  return names;
+}
+
 absl::Status TakeWeights(const v1::CacheOptions& p,
-                         const LayerProfileMap& profiles,
+                         const engine::LayerProfiles& profiles,
                          engine::CacheOptions* options) {
   // One set for the whole model has one size; a default profile gives way.
   if (options->scope == engine::SelectionScope::kModel) {
@@ -237,12 +246,8 @@ absl::Status TakeWeights(const v1::CacheOptions& p,
   if (p.layer_profile().empty()) return absl::OkStatus();
   const auto found = profiles.find(p.layer_profile());
   if (found == profiles.end()) {
-    std::string names;
-    for (const auto& [name, weights] : profiles) {
-      absl::StrAppend(&names, names.empty() ? "" : ", ", name);
-    }
     return Invalid(absl::StrCat("cache.layer_profile: \"", p.layer_profile(),
-                                "\", want one of: ", names));
+                                "\", want one of: ", NamesOf(profiles)));
   }
   options->layer_weights = found->second;
   return absl::OkStatus();
@@ -305,6 +310,24 @@ v1::CacheOptions FromCacheOptions(const engine::CacheOptions& options,
   p.set_full_layers(options.full_layers);
   p.set_layer_profile(profile);
   return p;
+}
+
+absl::StatusOr<CacheOffer> MakeCacheOffer(
+    const engine::CacheOptions& defaults,
+    const engine::LayerProfiles& profiles,
+    const std::string& default_profile,
+    std::vector<engine::CachePolicy> policies) {
+  const auto found = profiles.find(default_profile);
+  if (found == profiles.end()) {
+    return Invalid(absl::StrCat("--layer_profile: \"", default_profile,
+                                "\", want one of: ", NamesOf(profiles)));
+  }
+  CacheOffer offer{.defaults = defaults,
+                   .default_profile = default_profile,
+                   .profiles = profiles,
+                   .policies = std::move(policies)};
+  offer.defaults.layer_weights = found->second;
+  return offer;
 }
 
 v1::CachePolicy FromPolicy(engine::CachePolicy policy) {

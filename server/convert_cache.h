@@ -1,31 +1,35 @@
 // CacheOptions of the wire to the engine's and back.
 #pragma once
 
-#include <functional>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/cache/layer_profile.h"
 #include "engine/request.h"
 #include "keyformer/v1/generation.pb.h"
 
 namespace kf::server {
-
-// Name to weights, one per layer; "uniform" has none.
-using LayerProfileMap = std::map<std::string, std::vector<double>, std::less<>>;
 
 // The cache options on offer, and what an unset field means.
 struct CacheOffer {
   engine::CacheOptions defaults;
   // The name of the profile whose weights the defaults have.
   std::string default_profile = "uniform";
-  LayerProfileMap profiles = {{"uniform", {}}};
+  engine::LayerProfiles profiles = {{"uniform", {}}};
   std::vector<engine::CachePolicy> policies = {
       engine::CachePolicy::kFull, engine::CachePolicy::kWindow,
       engine::CachePolicy::kH2O, engine::CachePolicy::kKeyformer,
       engine::CachePolicy::kQuest};
 };
+
+// kInvalidArgument, naming --layer_profile, if the default is none of
+// `profiles`.
+absl::StatusOr<CacheOffer> MakeCacheOffer(
+    const engine::CacheOptions& defaults,
+    const engine::LayerProfiles& profiles,
+    const std::string& default_profile,
+    std::vector<engine::CachePolicy> policies);
 
 // Fields that are not set take the offer's defaults where the policy reads
 // them. kInvalidArgument: an unknown enum number, a policy or profile that is

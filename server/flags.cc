@@ -270,7 +270,7 @@ absl::Status FillEngine(engine::EngineOptions& engine) {
       absl::GetFlag(FLAGS_prefill_workspace_tokens);
   engine.prefill_slice_tokens = absl::GetFlag(FLAGS_prefill_slice_tokens);
   engine.default_max_new_tokens = absl::GetFlag(FLAGS_default_max_new_tokens);
-  return FillCache(engine.default_cache);
+  return FillCache(engine);
 }
 
 absl::Status CheckAddress(const char* flag, const std::string& address) {

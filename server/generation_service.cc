@@ -64,11 +64,12 @@ GenerationService::GenerationService(std::string model_name,
 
 GenerationService::~GenerationService() = default;
 
-void GenerationService::SetReady(engine::Engine& engine) {
+absl::Status GenerationService::SetReady(engine::Engine& engine) {
   KF_CHECK(owned_ == nullptr);
-  CacheOffer offer;
-  offer.defaults = engine.options().default_cache;
-  offer.policies = rules_.policies;
+  KF_ASSIGN_OR_RETURN(
+      CacheOffer offer,
+      MakeCacheOffer(engine.options().default_cache, engine.layer_profiles(),
+                     rules_.layer_profile, rules_.policies));
   ConvertContext convert = MakeConvertContext(engine.tokenizer(), model_name_,
                                               engine.config().context_tokens,
                                               std::move(offer), rules_);
@@ -83,6 +84,7 @@ void GenerationService::SetReady(engine::Engine& engine) {
       .max_bytes = rules_.max_report_bytes};
   owned_ = std::make_unique<const Serving>(Serving{engine, std::move(convert)});
   serving_.store(owned_.get(), std::memory_order_release);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<GenerationService::Entered> GenerationService::Enter(

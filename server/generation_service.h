@@ -38,8 +38,9 @@ class GenerationService final : public RawService {
                     RpcTracker& tracker);
   ~GenerationService() override;
 
-  // Once. The engine outlives every RPC.
-  void SetReady(engine::Engine& engine);
+  // Once. The engine outlives every RPC. kInvalidArgument, naming the flag: the
+  // defaults of a request do not go with the model.
+  absl::Status SetReady(engine::Engine& engine);
 
   grpc::ServerUnaryReactor* Generate(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,

@@ -20,10 +20,12 @@ struct TlsOptions {
   bool enabled() const { return !cert_path.empty(); }
 };
 
-// Bounds of what one request may ask for.
+// What one request may ask for, and one default that only the loaded model can
+// tell.
 struct RequestRules {
   uint32_t max_samples = 64;                       // sampling.n, >= 1
   uint32_t max_beam_width = 16;                    // sampling.beam.width, >= 1
+  std::string layer_profile = "uniform";           // where a request names none
   uint64_t max_report_bytes = uint64_t{64} << 20;  // of FULL cache reports
   std::vector<engine::CachePolicy> policies = {
       engine::CachePolicy::kFull, engine::CachePolicy::kWindow,

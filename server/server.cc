@@ -164,14 +164,13 @@ std::string Server::Impl::NotReadyReason() {
 
 void Server::Impl::Load(const EngineFactory& factory) {
   auto made = factory(options.engine, clock, &metrics);
-  const absl::Status status = made.status();
+  absl::Status status = made.status();
   MutexLock lock(mu);
   if (made.ok()) {
     engine = *std::move(made);
     if (draining) {
       engine->Drain();
-    } else {
-      service->SetReady(*engine);
+    } else if (status = service->SetReady(*engine); status.ok()) {
       ready.store(engine.get());
       grpc->GetHealthCheckService()->SetServingStatus(kServiceName, true);
     }
