@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -351,6 +353,47 @@ TEST_F(Sequences, BeamsShareTheirReport) {
                 .at_end()
                 .layers(0)
                 .SerializeAsString());
+}
+
+// The file beside the model, the default by flag, and a request's own choice.
+TEST(Profiles, AreServedByName) {
+  TestServer server;
+  std::ofstream(server.options.engine.model_path + ".profiles.json")
+      << R"({"profiles": {"late": {"weights": [0.5, 1.5]}}})";
+  server.options.rules.layer_profile = "late";
+  server.Start();
+  const auto stub = server.stub();
+  grpc::ClientContext context;
+  SetPatience(context);
+  v1::ModelInfoResponse info;
+  ASSERT_TRUE(stub->ModelInfo(&context, {}, &info).ok());
+  EXPECT_EQ(info.default_cache().layer_profile(), "late");
+  ASSERT_EQ(info.layer_profiles_size(), 2);
+  EXPECT_EQ(info.layer_profiles(0), "late");
+  EXPECT_EQ(info.layer_profiles(1), "uniform");
+
+  v1::GenerateRequest request = WithPolicy(v1::CACHE_POLICY_KEYFORMER);
+  request.mutable_output()->set_cache_report(v1::CACHE_REPORT_DETAIL_FULL);
+  const auto held = [&](const std::string& profile) {
+    request.mutable_cache()->set_layer_profile(profile);
+    const Streamed streamed = RunStream(*stub, request);
+    EXPECT_TRUE(streamed.status.ok()) << streamed.status.error_message();
+    std::vector<int> sizes;
+    for (const v1::LayerState& layer :
+         streamed.chunks.back().cache_report().at_end().layers()) {
+      sizes.push_back(layer.heads(0).positions_size());
+    }
+    return sizes;
+  };
+  EXPECT_EQ(held(""), (std::vector<int>{16, 48}));
+  EXPECT_EQ(held("late"), (std::vector<int>{16, 48}));
+  EXPECT_EQ(held("uniform"), (std::vector<int>{32, 32}));
+}
+
+TEST(Profiles, ADefaultThatThereIsNotEndsTheStart) {
+  TestServer server;
+  server.options.rules.layer_profile = "late";
+  EXPECT_THROW(server.Start(), std::runtime_error);
 }
 
 TEST(Reports, TooLongOnesAreRefusedAtOnce) {

@@ -240,6 +240,21 @@ TEST(CacheOptions, ProfilesAreKnownByName) {
               StatusIs(kInvalid, "want one of: late, uniform"));
 }
 
+TEST(CacheOptions, TheDefaultProfileIsOneOfTheModels) {
+  const engine::LayerProfiles profiles = {{"late", {0.5, 1.5}},
+                                          {"uniform", {}}};
+  const auto offer =
+      MakeCacheOffer({}, profiles, "late", {engine::CachePolicy::kKeyformer});
+  ASSERT_THAT(offer, IsOk());
+  EXPECT_EQ(offer->defaults.layer_weights, (std::vector<double>{0.5, 1.5}));
+  EXPECT_EQ(ToCacheOptions({}, *offer)->layer_weights.size(), 2U);
+  EXPECT_EQ(offer->policies.size(), 1U);
+  EXPECT_THAT(
+      MakeCacheOffer({}, profiles, "early", {}),
+      StatusIs(kInvalid,
+               "--layer_profile: \"early\", want one of: late, uniform"));
+}
+
 // A default must never make a request fail that does not mention it.
 TEST(CacheOptions, ADefaultProfileGivesWayToOneSetForTheModel) {
   CacheOffer offer;

@@ -75,7 +75,8 @@ TEST(Flags, EveryCacheOptionHasADefault) {
        "--cache_tau_end=4", "--cache_noise=gaussian", "--cache_resample=once",
        "--cache_scope=model", "--cache_positions=cache",
        "--cache_score_queries=32", "--cache_decode_scores=false",
-       "--cache_score_norm=age", "--cache_full_layers=3"});
+       "--cache_score_norm=age", "--cache_full_layers=3",
+       "--layer_profile=late", "--layer_profiles=p.json"});
   ASSERT_THAT(parsed, IsOk());
   const engine::CacheOptions& cache = parsed->options.engine.default_cache;
   EXPECT_EQ(cache.policy, engine::CachePolicy::kQuest);
@@ -94,6 +95,8 @@ TEST(Flags, EveryCacheOptionHasADefault) {
   EXPECT_FALSE(cache.decode_scores);
   EXPECT_EQ(cache.score_norm, engine::ScoreNorm::kAge);
   EXPECT_EQ(cache.full_layers, 3U);
+  EXPECT_EQ(parsed->options.rules.layer_profile, "late");
+  EXPECT_EQ(parsed->options.engine.layer_profiles_path, "p.json");
 }
 
 TEST(Flags, PaperIsAPresetThatFlagsOfTheirOwnWinOver) {

@@ -9,7 +9,10 @@
 namespace kf::tools {
 namespace {
 
-constexpr int kLevels = 8;  // of grey; 0 is the background
+constexpr int kLevels = 8;  // of blue; 0 is the background
+constexpr const char* kBlues[kLevels] = {"#dbe9f6", "#bad6eb", "#89bedc",
+                                         "#539ecd", "#2b7bba", "#0b559f",
+                                         "#083d7f", "#041f45"};
 constexpr size_t kPlotWidth = 1024;
 constexpr size_t kLeft = 60;
 constexpr size_t kTop = 60;        // the document's title
@@ -170,10 +173,7 @@ std::string Style() {
       "<style>text{font:12px sans-serif;fill:#222}"
       ".end{stroke:#c22;stroke-width:2}.l0{fill:#f3f3f3}";
   for (int level = 1; level <= kLevels; ++level) {
-    // From light to dark blue.
-    const int share = level * 100 / kLevels;
-    absl::StrAppend(&out, ".l", level, "{fill:hsl(215,", 50 + share / 4, "%,",
-                    88 - share * 65 / 100, "%)}");
+    absl::StrAppend(&out, ".l", level, "{fill:", kBlues[level - 1], "}");
   }
   return out + "</style>\n";
 }
