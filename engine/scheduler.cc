@@ -13,6 +13,14 @@ void Scheduler::Add(const SchedulerEntry& entry) {
   KF_CHECK(entry.cache_pages <= limits_.pool_pages);
   KF_CHECK(entry.prompt_tokens <= limits_.workspace_tokens);
   queue_.emplace(QueueKey{-int64_t{entry.priority}, arrivals_++}, entry);
+  ExpectExpiry(entry);
+}
+
+void Scheduler::ExpectExpiry(const SchedulerEntry& entry) {
+  if (entry.deadline) next_expiry_ = std::min(next_expiry_, *entry.deadline);
+  if (entry.time_limit) {
+    next_expiry_ = std::min(next_expiry_, *entry.time_limit);
+  }
 }
 
 StepPlan Scheduler::Plan(TimePoint now) {
@@ -69,10 +77,17 @@ std::optional<DropReason> Scheduler::WhyDrop(const SchedulerEntry& entry,
   return std::nullopt;
 }
 
+// A step must not take longer because many wait: most steps end here at once.
 void Scheduler::DropEnded(TimePoint now, StepPlan& plan) {
+  if (cancelled_.empty() && now < next_expiry_) return;
+  next_expiry_ = TimePoint::max();
   std::erase_if(queue_, [&](const auto& item) {
     const auto reason = WhyDrop(item.second, now);
-    if (reason) plan.drops.push_back({item.second.id, *reason});
+    if (reason) {
+      plan.drops.push_back({item.second.id, *reason});
+    } else {
+      ExpectExpiry(item.second);
+    }
     return reason.has_value();
   });
   std::erase_if(running_, [&](const Running& r) {
@@ -80,6 +95,8 @@ void Scheduler::DropEnded(TimePoint now, StepPlan& plan) {
     if (reason) {
       plan.drops.push_back({r.entry.id, *reason});
       Release(r);
+    } else {
+      ExpectExpiry(r.entry);
     }
     return reason.has_value();
   });

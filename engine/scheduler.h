@@ -101,6 +101,7 @@ class Scheduler {
   using QueueKey = std::pair<int64_t, uint64_t>;
 
   void DropEnded(TimePoint now, StepPlan& plan);
+  void ExpectExpiry(const SchedulerEntry& entry);
   void Admit(StepPlan& plan);
   void PlanPrefill(StepPlan& plan);
   std::vector<Running>::iterator Find(RequestId id);
@@ -116,6 +117,8 @@ class Scheduler {
   std::map<QueueKey, SchedulerEntry> queue_;
   std::vector<Running> running_;  // in order of admission
   std::unordered_set<RequestId> cancelled_;
+  // No deadline or time limit is earlier: until then, nobody is asked.
+  TimePoint next_expiry_ = TimePoint::max();
   uint64_t arrivals_ = 0;
   int64_t rows_used_ = 0;
   int64_t pages_used_ = 0;

@@ -316,6 +316,36 @@ TEST(SchedulerTest, DeadlineBeatsTimeLimitAndEitherDropsOnTime) {
   EXPECT_EQ(at7.drops[0].reason, DropReason::kTimeLimit);
 }
 
+// One drop, or one end, does not make the others' times forgotten.
+TEST(SchedulerTest, EachTimeCountsWhateverEndedBefore) {
+  Scheduler scheduler(kLimits);
+  for (RequestId id = 1; id <= 3; ++id) {
+    SchedulerEntry running = Entry(id);
+    running.time_limit = At(10 * static_cast<int>(id));
+    scheduler.Add(running);
+  }
+  SchedulerEntry waiting = Entry(4);
+  waiting.rows = kLimits.max_batch;
+  waiting.deadline = At(40);
+  scheduler.Add(waiting);
+  scheduler.Plan(At(0));
+  const auto dropped = [&](int at) {
+    std::vector<RequestId> ids;
+    for (const auto& drop : scheduler.Plan(At(at)).drops) {
+      ids.push_back(drop.id);
+    }
+    return ids;
+  };
+  EXPECT_THAT(dropped(9), IsEmpty());
+  EXPECT_THAT(dropped(10), ElementsAre(1));
+  scheduler.Finish(2);
+  EXPECT_THAT(dropped(29), IsEmpty());
+  EXPECT_THAT(dropped(30), ElementsAre(3));
+  EXPECT_THAT(dropped(39), IsEmpty());  // 4 runs now
+  EXPECT_THAT(dropped(40), ElementsAre(4));
+  EXPECT_TRUE(scheduler.idle());
+}
+
 // The caller's own deadline makes it cancel as well.
 TEST(SchedulerTest, DeadlineBeatsCancel) {
   Scheduler scheduler(kLimits);
