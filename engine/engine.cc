@@ -143,7 +143,8 @@ absl::Status Engine::Impl::LoadMemory() {
                       .max_batch = options.max_batch,
                       .layers = config.layers,
                       .slice_tokens = options.prefill_slice_tokens,
-                      .call_rows = kPromptCallRows},
+                      .call_rows = kPromptCallRows,
+                      .max_skips = options.max_skips},
            .report = [this](const CoreReport& news) { TakeReport(news); }}));
   return absl::OkStatus();
 }

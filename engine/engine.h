@@ -30,6 +30,7 @@ struct EngineOptions {
   int32_t max_batch = 64;                // sequences running, [1, 4096]
   int32_t max_queue_requests = 1024;     // waiting, >= 1
   int64_t max_queue_tokens = 1 << 20;    // prompt tokens waiting, >= 1
+  int32_t max_skips = 16;                // see SchedulerLimits, >= 0
   int32_t prefill_workspace_tokens = 0;  // prompts in flight; 0: the context
   int32_t prefill_slice_tokens = 256;    // token-layers / L per step, >= 32
   uint32_t default_max_new_tokens = 256;

@@ -12,7 +12,8 @@ void Scheduler::Add(const SchedulerEntry& entry) {
   KF_CHECK(entry.rows >= 1 && entry.rows <= limits_.max_batch);
   KF_CHECK(entry.cache_pages <= limits_.pool_pages);
   KF_CHECK(entry.prompt_tokens <= limits_.workspace_tokens);
-  queue_.emplace(QueueKey{-int64_t{entry.priority}, arrivals_++}, entry);
+  queue_.emplace(QueueKey{-int64_t{entry.priority}, arrivals_++},
+                 Waiting{.entry = entry});
   ExpectExpiry(entry);
 }
 
@@ -82,11 +83,12 @@ void Scheduler::DropEnded(TimePoint now, StepPlan& plan) {
   if (cancelled_.empty() && now < next_expiry_) return;
   next_expiry_ = TimePoint::max();
   std::erase_if(queue_, [&](const auto& item) {
-    const auto reason = WhyDrop(item.second, now);
+    const SchedulerEntry& entry = item.second.entry;
+    const auto reason = WhyDrop(entry, now);
     if (reason) {
-      plan.drops.push_back({item.second.id, *reason});
+      plan.drops.push_back({entry.id, *reason});
     } else {
-      ExpectExpiry(item.second);
+      ExpectExpiry(entry);
     }
     return reason.has_value();
   });
@@ -103,20 +105,43 @@ void Scheduler::DropEnded(TimePoint now, StepPlan& plan) {
   cancelled_.clear();
 }
 
-// First come, first served within a priority: the head waits for its room and
-// nobody passes it.
+bool Scheduler::Fits(const SchedulerEntry& entry) const {
+  return rows_used_ + entry.rows <= limits_.max_batch &&
+         pages_used_ + entry.cache_pages <= limits_.pool_pages &&
+         workspace_used_ + entry.prompt_tokens <= limits_.workspace_tokens;
+}
+
+void Scheduler::Start(const SchedulerEntry& entry, StepPlan& plan) {
+  rows_used_ += entry.rows;
+  pages_used_ += entry.cache_pages;
+  workspace_used_ += entry.prompt_tokens;
+  plan.admit.push_back(entry.id);
+  running_.push_back({.entry = entry});
+}
+
+// In the queue's order. One that does not fit may be passed by those behind it,
+// of any priority, but only so often: then the queue stops at it, and what ends
+// makes room for it alone.
 void Scheduler::Admit(StepPlan& plan) {
-  while (!queue_.empty()) {
-    const SchedulerEntry& head = queue_.begin()->second;
-    if (rows_used_ + head.rows > limits_.max_batch) return;
-    if (pages_used_ + head.cache_pages > limits_.pool_pages) return;
-    if (workspace_used_ + head.prompt_tokens > limits_.workspace_tokens) return;
-    rows_used_ += head.rows;
-    pages_used_ += head.cache_pages;
-    workspace_used_ += head.prompt_tokens;
-    plan.admit.push_back(head.id);
-    running_.push_back({.entry = head});
-    queue_.erase(queue_.begin());
+  std::vector<Waiting*> passed;  // do not fit, and may be passed
+  for (auto next = queue_.begin(); next != queue_.end();) {
+    // Nobody fits: spares the way through a long queue.
+    if (rows_used_ == limits_.max_batch) return;
+    if (pages_used_ == limits_.pool_pages) return;
+    Waiting& waiting = next->second;
+    if (!Fits(waiting.entry)) {
+      if (waiting.skips >= limits_.max_skips) return;
+      passed.push_back(&waiting);
+      ++next;
+      continue;
+    }
+    Start(waiting.entry, plan);
+    next = queue_.erase(next);
+    for (Waiting* before : passed) ++before->skips;
+    const bool all_may_wait = std::all_of(
+        passed.begin(), passed.end(),
+        [this](const Waiting* w) { return w->skips < limits_.max_skips; });
+    if (!all_may_wait) return;
   }
 }
 

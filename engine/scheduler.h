@@ -24,7 +24,7 @@
 
 namespace kf::engine {
 
-// All >= 1.
+// All >= 1, but max_skips.
 struct SchedulerLimits {
   int64_t pool_pages = 0;
   int64_t workspace_tokens = 0;  // sum of prompt tokens in prefill
@@ -33,6 +33,9 @@ struct SchedulerLimits {
   int32_t slice_tokens = 0;  // prefill of a step: the work of this many times
                              // `layers` token-layers; >= kPromptRowTile
   int32_t call_rows = 0;     // rows of one prefill call; >= kPromptRowTile
+  // How often a request that does not fit may be passed by others behind it;
+  // then they wait until it fits. >= 0.
+  int32_t max_skips = 0;
 };
 
 struct SchedulerEntry {
@@ -97,12 +100,18 @@ class Scheduler {
     int32_t layer = 0;  // of the next prompt row; == layers: decoding
     int32_t row = 0;
   };
+  struct Waiting {
+    SchedulerEntry entry;
+    int32_t skips = 0;  // times that another one passed it
+  };
   // Higher priority first, then order of arrival.
   using QueueKey = std::pair<int64_t, uint64_t>;
 
   void DropEnded(TimePoint now, StepPlan& plan);
   void ExpectExpiry(const SchedulerEntry& entry);
   void Admit(StepPlan& plan);
+  bool Fits(const SchedulerEntry& entry) const;
+  void Start(const SchedulerEntry& entry, StepPlan& plan);
   void PlanPrefill(StepPlan& plan);
   std::vector<Running>::iterator Find(RequestId id);
   Running* NextPrompt();
@@ -114,7 +123,7 @@ class Scheduler {
                                     TimePoint now) const;
 
   const SchedulerLimits limits_;
-  std::map<QueueKey, SchedulerEntry> queue_;
+  std::map<QueueKey, Waiting> queue_;
   std::vector<Running> running_;  // in order of admission
   std::unordered_set<RequestId> cancelled_;
   // No deadline or time limit is earlier: until then, nobody is asked.

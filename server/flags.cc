@@ -41,6 +41,10 @@ ABSL_FLAG(int32_t, max_batch, 64, "sequences that decode at once");
 ABSL_FLAG(int32_t, max_queue_requests, 1024, "requests that may wait");
 ABSL_FLAG(int64_t, max_queue_tokens, 1048576, "prompt tokens that may wait");
 ABSL_FLAG(int32_t,
+          max_skips,
+          16,
+          "times that a waiting request may be passed by ones that fit");
+ABSL_FLAG(int32_t,
           prefill_workspace_tokens,
           0,
           "prompt tokens in prefill at once, and the longest prompt; 0: the "
@@ -96,7 +100,7 @@ const std::vector<Group>& Groups() {
       {"Model", {"model", "served_model_name", "dtype", "cache_dtype"}},
       {"Machine", {"device", "threads", "simd", "kv_pool_bytes"}},
       {"Scheduling",
-       {"max_batch", "max_queue_requests", "max_queue_tokens",
+       {"max_batch", "max_queue_requests", "max_queue_tokens", "max_skips",
         "prefill_workspace_tokens", "prefill_slice_tokens",
         "default_max_new_tokens"}},
       {"Cache defaults (a request may choose its own)", CacheFlagNames()},
@@ -266,6 +270,7 @@ absl::Status FillEngine(engine::EngineOptions& engine) {
   engine.max_batch = absl::GetFlag(FLAGS_max_batch);
   engine.max_queue_requests = absl::GetFlag(FLAGS_max_queue_requests);
   engine.max_queue_tokens = absl::GetFlag(FLAGS_max_queue_tokens);
+  engine.max_skips = absl::GetFlag(FLAGS_max_skips);
   engine.prefill_workspace_tokens =
       absl::GetFlag(FLAGS_prefill_workspace_tokens);
   engine.prefill_slice_tokens = absl::GetFlag(FLAGS_prefill_slice_tokens);

@@ -186,6 +186,8 @@ INSTANTIATE_TEST_SUITE_P(
                 {"--default_max_new_tokens=-1"},
                 "--default_max_new_tokens: \"-1\", want a whole number >= 0"},
         BadCase{
+            "Skips", {"--max_skips=-1"}, "--max_skips: -1, want at least 0"},
+        BadCase{
             "Slice", {"--prefill_slice_tokens=1"}, "--prefill_slice_tokens: 1"},
         BadCase{"Ratio", {"--cache_ratio=0"}, "--cache_ratio: 0, want above 0"},
         BadCase{"RatioNan", {"--cache_ratio=nan"}, "--cache_ratio: nan"},

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/core/noise.h"
@@ -230,6 +231,80 @@ TEST(SchedulerTest, PagesGivenBackLetTheNextOneIn) {
   scheduler.Finish(1);  // 40 of its own were left
   scheduler.Finish(2);
   EXPECT_THAT(scheduler.Plan(At(0)).admit, ElementsAre(3));
+}
+
+Scheduler SkippingScheduler(int32_t max_skips) {
+  SchedulerLimits limits = kLimits;
+  limits.max_skips = max_skips;
+  return Scheduler(limits);
+}
+
+// The second does not fit beside the first, whatever may pass it.
+TEST(SchedulerTest, ARequestIsPassedOnlySoOften) {
+  Scheduler scheduler = SkippingScheduler(2);
+  scheduler.Add(Entry(1, 10, 60));
+  scheduler.Add(Entry(2, 10, 41));
+  for (RequestId id = 3; id <= 6; ++id) scheduler.Add(Entry(id, 10, 1));
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, ElementsAre(1, 3, 4));
+  scheduler.Finish(3);
+  scheduler.Finish(4);
+  EXPECT_THAT(scheduler.Plan(At(1)).admit, IsEmpty());
+  scheduler.Finish(1);
+  EXPECT_THAT(scheduler.Plan(At(2)).admit, ElementsAre(2, 5, 6));
+}
+
+// Each of those that wait counts for itself, and a lower priority's request is
+// one that passes, too.
+TEST(SchedulerTest, ALowerPriorityPassesOnlySoOften) {
+  Scheduler scheduler = SkippingScheduler(2);
+  scheduler.Add(Entry(1, 10, 60));
+  EXPECT_THAT(scheduler.Plan(At(0)).admit, ElementsAre(1));
+  SchedulerEntry low = Entry(2, 10, 1);
+  low.priority = -1;
+  scheduler.Add(low);
+  scheduler.Add(Entry(3, 10, 50));
+  EXPECT_THAT(scheduler.Plan(At(1)).admit, ElementsAre(2));  // passes 3
+  scheduler.Add(Entry(4, 10, 50));
+  low.id = 5;
+  scheduler.Add(low);
+  EXPECT_THAT(scheduler.Plan(At(2)).admit, ElementsAre(5));  // passes 3 and 4
+  scheduler.Finish(2);
+  scheduler.Finish(5);
+  low.id = 6;
+  scheduler.Add(low);
+  EXPECT_THAT(scheduler.Plan(At(3)).admit, IsEmpty());
+  // Once 3 is in, 4 may be passed once more.
+  scheduler.Finish(1);
+  SchedulerEntry high = Entry(7, 10, 40);
+  high.priority = 1;
+  scheduler.Add(high);
+  EXPECT_THAT(scheduler.Plan(At(4)).admit, ElementsAre(7, 3, 6));
+  low.id = 8;
+  scheduler.Add(low);
+  EXPECT_THAT(scheduler.Plan(At(5)).admit, IsEmpty());
+}
+
+// Small requests come for ever; the big one is served nevertheless.
+TEST(SchedulerTest, ABigRequestDoesNotStarve) {
+  Scheduler scheduler = SkippingScheduler(16);
+  RequestId next = 2;
+  scheduler.Add(Entry(next++, 1, 50));
+  scheduler.Plan(At(0));
+  scheduler.Add(Entry(1, 1, 100));
+  std::vector<RequestId> running = {2};
+  bool served = false;
+  for (int step = 1; step < 100 && !served; ++step) {
+    scheduler.Add(Entry(next++, 1, 50));
+    const StepPlan plan = scheduler.Plan(At(step));
+    running.insert(running.end(), plan.admit.begin(), plan.admit.end());
+    served = running.back() == 1;
+    if (!running.empty() && !served) {
+      scheduler.Finish(running.front());
+      running.erase(running.begin());
+    }
+  }
+  EXPECT_TRUE(served);
+  EXPECT_EQ(scheduler.running(), 1);
 }
 
 TEST(SchedulerTest, AdmissionWaitsForTheWorkspaceUntilThePromptIsDone) {
