@@ -55,7 +55,14 @@ void CacheStore::Open(SequenceGroup& group) {
   cache.kv_heads = config_.kv_heads;
   cache.prompt_tokens = group.sizes.prompt_tokens;
   cache.rules = group.sizes.rules;
-  TakePages(group.sizes, config_.layers, pool_, cache);
+  if (!group.sizes.grows) {
+    TakePages(group.sizes, config_.layers, pool_, cache);
+    return;
+  }
+  const auto layers = static_cast<size_t>(config_.layers);
+  cache.pages.resize(layers);
+  cache.bound_pages.resize(layers);
+  GrowPages(group.sizes.prompt_tokens + 1, pool_, cache);
 }
 
 // slots_ = where each (layer, head) of the cache takes its next token.
@@ -69,11 +76,15 @@ absl::Status CacheStore::ReadSlots(const SequenceCache& cache) {
 
 absl::Status CacheStore::Fork(SequenceGroup& group) {
   const SequenceCache& from = group.first().cache;
-  ReturnPromptPages(group.sizes, pool_, group.first().cache);
-  if (group.sequences.size() == 1) return absl::OkStatus();
+  if (!group.sizes.grows) {
+    ReturnPromptPages(group.sizes, pool_, group.first().cache);
+  }
+  if (group.live() == 1) return absl::OkStatus();
   copies_.clear();
   KF_RETURN_IF_ERROR(ReadSlots(from));
-  for (const auto& s : std::span(group.sequences).subspan(1)) {
+  for (const auto& s : group.sequences) {
+    // When the prompt is replayed, some may have ended.
+    if (s->finished || s.get() == &group.first()) continue;
     s->cache = from;
     s->cache.pages.clear();
     s->cache.bound_pages.clear();
@@ -113,7 +124,11 @@ absl::Status CacheStore::PrepareStep(std::span<Sequence* const> sequences) {
     SequenceGroup& group = s->group;
     if (group.beams != nullptr) {
       if (s == &group.first()) KF_RETURN_IF_ERROR(PrepareBeams(group));
-    } else if (group.sizes.shares_prompt) {
+      continue;
+    }
+    // What writes here next: room for it, and nobody else's.
+    if (group.sizes.grows) GrowPages(s->cache.seen() + 1, pool_, s->cache);
+    if (group.sizes.shares_prompt) {
       // Nothing is evicted: a token's slot is its position.
       for (int32_t layer = 0; layer < config_.layers; ++layer) {
         OwnPageOf(s->cache.seen(), layer, pool_, s->cache, copies_);

@@ -30,15 +30,15 @@ class CacheStore {
       Backend& backend,
       PagePool& pool);
 
-  // The cache of the first sequence, for the prompt. Admission has counted the
-  // pages of all.
+  // The cache of the first sequence, for the prompt. The scheduler has counted
+  // the pages of all, here and wherever a cache grows.
   void Open(SequenceGroup& group);
   // After the prompt: gives the other sequences what the first one has.
   absl::Status Fork(SequenceGroup& group);
   // After a step of a beam search: each beam goes on with what its parent has.
   void Reorder(SequenceGroup& group);
-  // Before a decode step of these sequences: what it writes belongs to one
-  // cache alone.
+  // Before a decode step of these sequences: there is room for what it writes,
+  // in one cache alone.
   absl::Status PrepareStep(std::span<Sequence* const> sequences);
   // What the sequence had is free again. Idempotent.
   void Close(Sequence& sequence);

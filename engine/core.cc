@@ -42,11 +42,13 @@ void EngineCore::Step() {
   const TimePoint start = parts_.clock.Now();
   const StepPlan plan = scheduler_.Plan(start);
   Drop(plan, start);
+  Preempt(plan);
   Admit(plan, start);
   Deliver();
   const int32_t decoded = RunDecode(plan);
   Deliver();
   RunPrefill(plan);
+  RunReplay(plan);
   Deliver();
   const int64_t layers = parts_.config.layers;
   observer_->OnStep({.decode_rows = decoded,
@@ -75,21 +77,41 @@ void EngineCore::Drop(const StepPlan& plan, TimePoint now) {
         ending.updates = LastUpdates(group, FinishReason::kTimeLimit, now);
         break;
     }
-    if (!group.admitted) CountUnqueued(group);
+    LeaveQueue(group);
     Release(group);
     endings_.push_back(std::move(ending));
+  }
+}
+
+// Memory goes back, and what has been computed with it; what the client has
+// been told, and what that depends on, stays.
+void EngineCore::Preempt(const StepPlan& plan) {
+  for (const RequestId id : plan.preempt) {
+    SequenceGroup& group = *groups_.at(id);
+    Release(group);
+    for (const auto& s : group.sequences) s->cache.fed = 0;
+    if (!group.prompt_done) {
+      group.prompt_logprobs.clear();
+      group.cache_after_prompt.clear();
+    }
+    group.preempted = true;
+    ++report_.preempted;
+    report_.preempted_tokens += group.sizes.prompt_tokens;
+    observer_->OnPreempted();
   }
 }
 
 void EngineCore::Admit(const StepPlan& plan, TimePoint now) {
   for (const RequestId id : plan.admit) {
     SequenceGroup& group = *groups_.at(id);
-    group.admitted = now;
-    CountUnqueued(group);
+    LeaveQueue(group);
+    const bool again = group.admitted.has_value();
+    if (!again) group.admitted = now;
     caches_->Open(group);
     group.workspace = parts_.decoder.workspace_pool().Take(
         CeilDiv(group.sizes.prompt_tokens, kPageTokens));
     Count(group.first(), group.first().cache.seen());
+    if (again) continue;
     observer_->OnAdmitted(ToSeconds(now - group.arrival),
                           static_cast<uint32_t>(group.sizes.prompt_tokens),
                           group.budget_tokens());
@@ -145,6 +167,26 @@ void EngineCore::RunPrefillCall(const PrefillCall& call) {
   }
 }
 
+void EngineCore::RunReplay(const StepPlan& plan) {
+  std::vector<Sequence*> rows;
+  for (const ReplayPiece& piece : plan.replay) {
+    absl::Status status;
+    for (int32_t i = 0; i < piece.tokens && status.ok(); ++i) {
+      const auto found = groups_.find(piece.id);
+      if (found == groups_.end()) break;  // failed
+      SequenceGroup& group = *found->second;
+      rows.clear();
+      for (const auto& s : group.sequences) {
+        if (!s->finished) rows.push_back(s.get());
+      }
+      status = caches_->PrepareStep(rows);
+      if (status.ok()) status = runner_.Replay(group);
+      for (Sequence* s : rows) Count(*s, s->cache.seen());
+    }
+    if (!status.ok()) Fail(piece.id, status);
+  }
+}
+
 void EngineCore::Fail(RequestId id, const absl::Status& status) {
   if (!groups_.contains(id)) return;
   End(id, {},
@@ -187,7 +229,7 @@ void EngineCore::EndAll(const absl::Status& status) {
   std::sort(all.begin(), all.end(),
             [](const auto& a, const auto& b) { return a->id < b->id; });
   for (auto& group : all) {
-    if (!group->admitted) CountUnqueued(*group);
+    LeaveQueue(*group);
     scheduler_.Cancel(group->id);
     Release(*group);
     endings_.push_back(
@@ -197,9 +239,16 @@ void EngineCore::EndAll(const absl::Status& status) {
   Deliver();
 }
 
-void EngineCore::CountUnqueued(const SequenceGroup& group) {
-  ++report_.left_queue;
-  report_.left_queue_tokens += group.sizes.prompt_tokens;
+// No more waiting, if it was.
+void EngineCore::LeaveQueue(SequenceGroup& group) {
+  if (!group.admitted) {
+    ++report_.left_queue;
+    report_.left_queue_tokens += group.sizes.prompt_tokens;
+  } else if (group.preempted) {
+    group.preempted = false;
+    --report_.preempted;
+    report_.preempted_tokens -= group.sizes.prompt_tokens;
+  }
 }
 
 // Keeps the sum over running sequences, however many there are.

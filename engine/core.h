@@ -1,5 +1,6 @@
-// The engine without its thread: one Step at a time, drop -> admit -> decode ->
-// prefill, each followed by telling clients and gauges what changed.
+// The engine without its thread: one Step at a time, drop -> preempt -> admit
+// -> decode -> prefill, each followed by telling clients and gauges what
+// changed.
 //
 // Thread-compatible: Engine drives it from the engine thread; tests may drive
 // it directly.
@@ -34,6 +35,8 @@ struct CoreReport {
   int64_t pages_free = 0;
   int64_t physical_cache_tokens = 0;
   int64_t logical_cache_tokens = 0;
+  int32_t preempted = 0;          // requests that wait for their replay
+  int64_t preempted_tokens = 0;   // their prompts
   int32_t left_queue = 0;         // requests admitted or dropped since
   int64_t left_queue_tokens = 0;  // their prompts
   int32_t generated = 0;          // tokens since
@@ -84,10 +87,12 @@ class EngineCore {
 
   EngineCore(Parts parts, std::unique_ptr<CacheStore> caches);
   void Drop(const StepPlan& plan, TimePoint now);
+  void Preempt(const StepPlan& plan);
   void Admit(const StepPlan& plan, TimePoint now);
   int32_t RunDecode(const StepPlan& plan);
   void RunPrefill(const StepPlan& plan);
   void RunPrefillCall(const PrefillCall& call);
+  void RunReplay(const StepPlan& plan);
   void TakeRows(std::span<const Runner::LogitsRow> rows);
   void ReadRow(const Runner::LogitsRow& row, int worker, Reading& reading);
   void TakePromptRow(const Runner::LogitsRow& row, std::span<Reading> readings);
@@ -107,7 +112,7 @@ class EngineCore {
   void ReleaseWorkspace(SequenceGroup& group);
   void ReleaseSequence(Sequence& s);
   void Release(SequenceGroup& group);
-  void CountUnqueued(const SequenceGroup& group);
+  void LeaveQueue(SequenceGroup& group);
   void Report();
   void Deliver();
   void Observe(const Ending& ending, TimePoint now);

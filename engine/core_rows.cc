@@ -1,4 +1,5 @@
 // EngineCore's part between rows of logits and what clients are told.
+#include <numeric>
 #include <utility>
 
 #include "engine/cache/cache_plan.h"
@@ -6,6 +7,23 @@
 #include "engine/sampling/logit_row.h"
 
 namespace kf::engine {
+
+namespace {
+
+// What a sequence that evicts nothing, and scores nothing, holds when it is in
+// its cache: all that it has been fed.
+CacheState HoldsAll(const Sequence& s, const ModelConfig& config) {
+  HeldTokens held;
+  held.positions.resize(static_cast<size_t>(s.group.sizes.prompt_tokens) +
+                        s.fed_tokens.size());
+  std::iota(held.positions.begin(), held.positions.end(), 0);
+  held.scores.resize(held.positions.size(), 0.0F);
+  const std::vector<HeldTokens> layer(static_cast<size_t>(config.kv_heads),
+                                      held);
+  return CacheState(static_cast<size_t>(config.layers), layer);
+}
+
+}  // namespace
 
 // What a row comes to depends on the row and its own sequence alone, so rows
 // are read by all threads; clients hear of them in order, from this one. All
@@ -15,6 +33,10 @@ void EngineCore::TakeRows(std::span<const Runner::LogitsRow> rows) {
   for (size_t i = 0; i < rows.size(); ++i) {
     if (!rows[i].EndsPrompt()) {
       readings_.push_back({.row = i, .sequence = rows[i].sequence});
+      continue;
+    }
+    if (rows[i].group->prompt_done) {  // a replay: the row has been read before
+      readings_.push_back({.row = i});
       continue;
     }
     for (const auto& s : rows[i].group->sequences) {
@@ -47,7 +69,9 @@ void EngineCore::ReadRow(const Runner::LogitsRow& row,
                          int worker,
                          Reading& reading) {
   const SequenceGroup& group = *row.group;
-  if (reading.sequence == nullptr) {
+  if (row.EndsPrompt() && group.prompt_done) {
+    // The row has been read before.
+  } else if (reading.sequence == nullptr) {
     reading.choice = emitter_.ReadPromptRow(group, row.prompt_row, row.logits);
   } else if (group.sizes.max_new_tokens == 0) {
     // The row is of no use.
@@ -77,7 +101,8 @@ void EngineCore::TakePromptRow(const Runner::LogitsRow& row,
     }
     return;
   }
-  group.prompt_done = now;
+  const bool replay = group.prompt_done.has_value();
+  if (!replay) group.prompt_done = now;
   ReleaseWorkspace(group);
   if (const int32_t evicted = group.first().cache.evicted(); evicted > 0) {
     observer_->OnEvicted(static_cast<uint32_t>(evicted));
@@ -86,9 +111,14 @@ void EngineCore::TakePromptRow(const Runner::LogitsRow& row,
     Fail(group.id, status);
     return;
   }
-  const CachePages pages = CountPages(group.sizes, parts_.config.layers);
-  scheduler_.Shrink(group.id, /*rows=*/0, pages.prompt - pages.kept);
-  for (const auto& s : group.sequences) Count(*s, s->cache.seen());
+  if (!group.sizes.grows) {
+    const CachePages pages = CountPages(group.sizes, parts_.config.layers);
+    scheduler_.Shrink(group.id, /*rows=*/0, pages.prompt - pages.kept);
+  }
+  for (const auto& s : group.sequences) {
+    if (!s->finished) Count(*s, s->cache.seen());
+  }
+  if (replay) return;
   if (group.sizes.max_new_tokens == 0) {
     FinishAll(group, FinishReason::kLength, now);
     return;
@@ -160,7 +190,9 @@ void EngineCore::Emit(Sequence& s, Update update) {
   if (group.live() > 0) {
     ReleaseSequence(s);
     scheduler_.Shrink(group.id, /*rows=*/1,
-                      CountPages(group.sizes, parts_.config.layers).each);
+                      group.sizes.grows
+                          ? 0
+                          : CountPages(group.sizes, parts_.config.layers).each);
     group.sink->OnUpdate(std::move(update));
     return;
   }
@@ -218,6 +250,10 @@ void EngineCore::AttachReport(const Sequence& s, Update& update) const {
     report.recent_tokens = static_cast<uint32_t>(group.sizes.recent);
   }
   report.after_prompt = group.cache_after_prompt;
+  if (!group.replayed()) {
+    report.at_end = HoldsAll(s, parts_.config);
+    return;
+  }
   if (auto state = runner_.ReadCache(s); state.ok()) {
     report.at_end = std::move(*state);
   }

@@ -347,8 +347,8 @@ EngineStats Engine::Stats() const {
   const CoreReport report = impl_->report;
   return {
       .running = report.running,
-      .waiting = impl_->bound.requests(),
-      .waiting_prompt_tokens = impl_->bound.tokens(),
+      .waiting = impl_->bound.requests() + report.preempted,
+      .waiting_prompt_tokens = impl_->bound.tokens() + report.preempted_tokens,
       .pages_total = impl_->pool->total(),
       .pages_free = report.pages_free,
       .physical_cache_tokens = report.physical_cache_tokens,

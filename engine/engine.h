@@ -45,7 +45,7 @@ absl::Status ValidateOptions(const EngineOptions& options);
 
 struct EngineStats {
   int32_t running = 0;  // admitted: in prefill or decoding
-  int32_t waiting = 0;
+  int32_t waiting = 0;  // the preempted ones included
   int64_t waiting_prompt_tokens = 0;
   int64_t pages_total = 0;
   int64_t pages_free = 0;

@@ -36,6 +36,8 @@ class EngineObserver {
   virtual void OnFirstToken(double /*seconds_since_arrival*/) {}
   virtual void OnToken(double /*seconds_since_last_token*/) {}
   virtual void OnEvicted(uint32_t /*tokens*/) {}
+  // A running request lost its cache, and will be run again up to here.
+  virtual void OnPreempted() {}
   virtual void OnStep(const StepReport&) {}
   // Exactly one of these ends each request that was not rejected.
   virtual void OnSucceeded(FinishReason, const Usage&, double /*e2e_seconds*/) {

@@ -193,8 +193,11 @@ absl::StatusOr<RequestSizes> ValidateRequest(const Request& request,
   sizes.sequences = CountSequences(request);
   // Where nothing is evicted, nobody writes to the prompt's pages again.
   const CachePolicy policy = request.cache.policy;
-  sizes.shares_prompt = sizes.sequences > 1 && (policy == CachePolicy::kFull ||
-                                                policy == CachePolicy::kQuest);
+  const bool keeps_all =
+      policy == CachePolicy::kFull || policy == CachePolicy::kQuest;
+  sizes.shares_prompt = sizes.sequences > 1 && keeps_all;
+  // A beam search would have to be searched again: it has its room reserved.
+  sizes.grows = keeps_all && !request.beam.has_value();
   return sizes;
 }
 

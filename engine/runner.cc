@@ -33,8 +33,27 @@ absl::Status Runner::Decode(std::span<Sequence* const> sequences,
     wanted_.push_back({&s->group, s, 0, {}});
   }
   KF_RETURN_IF_ERROR(decoder_.DecodeStep(rows_));
-  for (Sequence* s : sequences) ++s->cache.fed;
+  for (Sequence* s : sequences) {
+    ++s->cache.fed;
+    if (s->group.sizes.grows) s->fed_tokens.push_back(s->next_input);
+  }
   return HandleLogits(on_logits);
+}
+
+absl::Status Runner::Replay(SequenceGroup& group) {
+  rows_.clear();
+  for (const auto& s : group.sequences) {
+    if (s->finished) continue;
+    rows_.push_back({.token = s->fed_tokens[static_cast<size_t>(s->cache.fed)],
+                     .cache = &s->cache,
+                     .score = {},
+                     .add_scores = false});
+  }
+  KF_RETURN_IF_ERROR(decoder_.DecodeStep(rows_));
+  for (const auto& s : group.sequences) {
+    if (!s->finished) ++s->cache.fed;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Runner::Prefill(int32_t layer,
@@ -44,7 +63,7 @@ absl::Status Runner::Prefill(int32_t layer,
   wanted_.clear();
   for (const PromptRun& run : runs) {
     SequenceGroup& group = *run.group;
-    const bool all = group.request.output.prompt_logprobs;
+    const bool all = group.request.output.prompt_logprobs && !group.prompt_done;
     pieces_.push_back({.prompt = group.request.prompt,
                        .first_row = run.first_row,
                        .rows = run.rows,
@@ -87,7 +106,7 @@ absl::Status Runner::ReadCutLayer(int32_t layer,
   for (const PromptRun& run : runs) {
     SequenceGroup& group = *run.group;
     if (group.request.cache_report == CacheReportDetail::kNone ||
-        !EndsPrompt(run)) {
+        !EndsPrompt(run) || group.prompt_done) {
       continue;
     }
     CacheState& state = group.cache_after_prompt;

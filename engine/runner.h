@@ -47,7 +47,11 @@ class Runner {
   // are in an undefined state.
   absl::Status Decode(std::span<Sequence* const> sequences,
                       const LogitsHandler& on_logits);
+  // Feeds each live sequence of a group, whose prompt has been replayed, the
+  // next token that it has fed before.
+  absl::Status Replay(SequenceGroup& group);
   // Rows of prompts through one layer; logits come out of the last one.
+  // Of a prompt that is replayed only the last row's are computed.
   absl::Status Prefill(int32_t layer,
                        std::span<const PromptRun> runs,
                        const LogitsHandler& on_logits);

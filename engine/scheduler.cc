@@ -8,6 +8,27 @@
 
 namespace kf::engine {
 
+namespace {
+
+// Tokens that each sequence has room for in its next step.
+int64_t RoomToStep(const SchedulerEntry& entry, int32_t fed) {
+  return int64_t{entry.prompt_tokens} + fed + 1;
+}
+
+int64_t PagesNow(const SchedulerEntry& entry, int32_t fed) {
+  if (!entry.growth) return entry.cache_pages;
+  return entry.growth->Pages(entry.rows, RoomToStep(entry, fed));
+}
+
+// What a request will take when it grows by a page's tokens.
+int64_t NextPages(const SchedulerEntry& entry, int64_t room) {
+  if (!entry.growth) return 0;
+  return entry.growth->Pages(entry.rows, room + kPageTokens) -
+         entry.growth->Pages(entry.rows, room);
+}
+
+}  // namespace
+
 void Scheduler::Add(const SchedulerEntry& entry) {
   KF_CHECK(entry.rows >= 1 && entry.rows <= limits_.max_batch);
   KF_CHECK(entry.cache_pages <= limits_.pool_pages);
@@ -27,10 +48,14 @@ void Scheduler::ExpectExpiry(const SchedulerEntry& entry) {
 StepPlan Scheduler::Plan(TimePoint now) {
   StepPlan plan;
   DropEnded(now, plan);
-  for (const Running& r : running_) {
-    if (r.layer == limits_.layers) plan.decode.push_back(r.entry.id);
+  Grow(plan);
+  for (Running& r : running_) {
+    if (!Decodes(r)) continue;
+    plan.decode.push_back(r.entry.id);
+    r.replayed = ++r.fed;
   }
-  Admit(plan);
+  // What a preempted request gave back is for those that grow.
+  if (plan.preempt.empty()) Admit(plan);
   PlanPrefill(plan);
   return plan;
 }
@@ -44,12 +69,16 @@ std::vector<Scheduler::Running>::iterator Scheduler::Find(RequestId id) {
 }
 
 void Scheduler::Shrink(RequestId id, int32_t rows, int64_t pages) {
-  SchedulerEntry& entry = Find(id)->entry;
-  KF_CHECK(rows >= 0 && rows < entry.rows);
-  KF_CHECK(pages >= 0 && pages <= entry.cache_pages);
-  entry.rows -= rows;
-  entry.cache_pages -= pages;
+  Running& r = *Find(id);
+  KF_CHECK(rows >= 0 && rows < r.entry.rows);
+  KF_CHECK(pages >= 0 && pages <= r.pages);
+  r.entry.rows -= rows;
   rows_used_ -= rows;
+  if (r.entry.growth) {
+    KF_CHECK(pages == 0);
+    pages = r.pages - r.entry.growth->Pages(r.entry.rows, r.room);
+  }
+  r.pages -= pages;
   pages_used_ -= pages;
 }
 
@@ -61,8 +90,8 @@ void Scheduler::Finish(RequestId id) {
 
 void Scheduler::Release(const Running& running) {
   rows_used_ -= running.entry.rows;
-  pages_used_ -= running.entry.cache_pages;
-  if (running.layer < limits_.layers) {
+  pages_used_ -= running.pages;
+  if (InPrompt(running)) {
     workspace_used_ -= running.entry.prompt_tokens;
   }
 }
@@ -105,37 +134,106 @@ void Scheduler::DropEnded(TimePoint now, StepPlan& plan) {
   cancelled_.clear();
 }
 
-bool Scheduler::Fits(const SchedulerEntry& entry) const {
+// In order of rank, so that the first has what there is.
+void Scheduler::Grow(StepPlan& plan) {
+  std::vector<std::pair<QueueKey, RequestId>> growing;
+  for (const Running& r : running_) {
+    if (r.entry.growth && Decodes(r) && r.room < RoomToStep(r.entry, r.fed)) {
+      growing.emplace_back(r.key, r.entry.id);
+    }
+  }
+  std::sort(growing.begin(), growing.end());
+  for (const auto& [key, id] : growing) {
+    // Those behind one that was preempted have been preempted before it.
+    if (!GrowOne(id, plan)) return;
+  }
+}
+
+// False: it has been preempted itself.
+bool Scheduler::GrowOne(RequestId id, StepPlan& plan) {
+  for (;;) {
+    const auto found =
+        std::find_if(running_.begin(), running_.end(),
+                     [&](const Running& r) { return r.entry.id == id; });
+    if (found == running_.end()) return false;
+    const int64_t room = RoomToStep(found->entry, found->fed);
+    const int64_t pages = found->entry.growth->Pages(found->entry.rows, room);
+    const int64_t more = pages - found->pages;
+    if (pages_used_ + more <= limits_.pool_pages) {
+      found->room = room;
+      found->pages = pages;
+      pages_used_ += more;
+      return true;
+    }
+    Preempt(LastGrowing(), plan);
+  }
+}
+
+std::vector<Scheduler::Running>::iterator Scheduler::LastGrowing() {
+  auto last = running_.end();
+  for (auto r = running_.begin(); r != running_.end(); ++r) {
+    if (!r->entry.growth) continue;
+    if (last == running_.end() || last->key < r->key) last = r;
+  }
+  return last;
+}
+
+void Scheduler::Preempt(std::vector<Running>::iterator victim, StepPlan& plan) {
+  Release(*victim);
+  plan.preempt.push_back(victim->entry.id);
+  Waiting waiting{.entry = victim->entry, .fed = victim->fed};
+  // The prompt's logits have been read.
+  if (!InPrompt(*victim)) waiting.entry.logit_row_cost = 0;
+  queue_.emplace(victim->key, waiting);
+  running_.erase(victim);
+}
+
+bool Scheduler::Fits(const Waiting& waiting, int64_t reserve) const {
+  const SchedulerEntry& entry = waiting.entry;
+  const int64_t pages = PagesNow(entry, waiting.fed) +
+                        NextPages(entry, RoomToStep(entry, waiting.fed));
   return rows_used_ + entry.rows <= limits_.max_batch &&
-         pages_used_ + entry.cache_pages <= limits_.pool_pages &&
+         pages_used_ + pages + reserve <= limits_.pool_pages &&
          workspace_used_ + entry.prompt_tokens <= limits_.workspace_tokens;
 }
 
-void Scheduler::Start(const SchedulerEntry& entry, StepPlan& plan) {
+void Scheduler::Start(const QueueKey& key,
+                      const Waiting& waiting,
+                      StepPlan& plan) {
+  const SchedulerEntry& entry = waiting.entry;
+  const int64_t pages = PagesNow(entry, waiting.fed);
   rows_used_ += entry.rows;
-  pages_used_ += entry.cache_pages;
+  pages_used_ += pages;
   workspace_used_ += entry.prompt_tokens;
   plan.admit.push_back(entry.id);
-  running_.push_back({.entry = entry});
+  running_.push_back({.key = key,
+                      .entry = entry,
+                      .pages = pages,
+                      .room = RoomToStep(entry, waiting.fed),
+                      .fed = waiting.fed});
 }
 
 // In the queue's order. One that does not fit may be passed by those behind it,
 // of any priority, but only so often: then the queue stops at it, and what ends
-// makes room for it alone.
+// makes room for it alone. All that grow keep the room to grow by a page, so
+// that a newcomer does not at once cost one of them its place.
 void Scheduler::Admit(StepPlan& plan) {
+  int64_t reserve = 0;
+  for (const Running& r : running_) reserve += NextPages(r.entry, r.room);
   std::vector<Waiting*> passed;  // do not fit, and may be passed
   for (auto next = queue_.begin(); next != queue_.end();) {
     // Nobody fits: spares the way through a long queue.
     if (rows_used_ == limits_.max_batch) return;
-    if (pages_used_ == limits_.pool_pages) return;
+    if (pages_used_ + reserve >= limits_.pool_pages) return;
     Waiting& waiting = next->second;
-    if (!Fits(waiting.entry)) {
+    if (!Fits(waiting, reserve)) {
       if (waiting.skips >= limits_.max_skips) return;
       passed.push_back(&waiting);
       ++next;
       continue;
     }
-    Start(waiting.entry, plan);
+    Start(next->first, waiting, plan);
+    reserve += NextPages(waiting.entry, running_.back().room);
     next = queue_.erase(next);
     for (Waiting* before : passed) ++before->skips;
     const bool all_may_wait = std::all_of(
@@ -145,12 +243,13 @@ void Scheduler::Admit(StepPlan& plan) {
   }
 }
 
-// The prompt that is served first: the highest priority, then the earliest.
-Scheduler::Running* Scheduler::NextPrompt() {
+// Whose prompt, or replay, is served first: the highest priority, then the
+// earliest.
+Scheduler::Running* Scheduler::NextUndone() {
   Running* next = nullptr;
   for (Running& r : running_) {
-    if (r.layer == limits_.layers) continue;
-    if (next == nullptr || r.entry.priority > next->entry.priority) next = &r;
+    if (Decodes(r)) continue;
+    if (next == nullptr || r.key < next->key) next = &r;
   }
   return next;
 }
@@ -185,13 +284,36 @@ void Scheduler::TakeRows(Running& prompt, int32_t rows, PrefillCall& call) {
   }
 }
 
+// A call's rows are those of a decode step. As with prompts, the first of a
+// step gets something whatever it costs.
+bool Scheduler::TakeReplay(Running& lead, int64_t& work_left, StepPlan& plan) {
+  const int64_t cost = int64_t{lead.entry.rows} * limits_.layers;  // of a token
+  int64_t tokens =
+      std::min<int64_t>(work_left / cost, limits_.max_batch / lead.entry.rows);
+  if (plan.prefill.empty() && plan.replay.empty()) {
+    tokens = std::max<int64_t>(tokens, 1);
+  }
+  tokens = std::min<int64_t>(tokens, lead.fed - lead.replayed);
+  if (tokens == 0) return false;
+  plan.replay.push_back({lead.entry.id, static_cast<int32_t>(tokens)});
+  plan.prefill_token_layers += tokens * cost;
+  work_left -= tokens * cost;
+  lead.replayed += static_cast<int32_t>(tokens);
+  return true;
+}
+
 // The first prompt takes what it can; others at the same layer share the call
 // if all that they have left in the layer fits, so that prompts which started
 // together stay together.
 void Scheduler::PlanPrefill(StepPlan& plan) {
   int64_t left = int64_t{limits_.slice_tokens} * limits_.layers;  // work
-  while (Running* lead = NextPrompt()) {
-    const int32_t lead_rows = LeadRows(*lead, left, plan.prefill.empty());
+  while (Running* lead = NextUndone()) {
+    if (!InPrompt(*lead)) {
+      if (!TakeReplay(*lead, left, plan)) return;
+      continue;
+    }
+    const int32_t lead_rows =
+        LeadRows(*lead, left, plan.prefill.empty() && plan.replay.empty());
     if (lead_rows == 0) return;
     PrefillCall call{.layer = lead->layer, .pieces = {}};
     const int32_t layer = lead->layer;

@@ -8,7 +8,17 @@
 // row of the batch each from then on.
 //
 // A request is queued, then in prefill, then decoding; Plan moves it on,
-// assuming that the step succeeds, and Finish takes it out. Thread-compatible.
+// assuming that the step succeeds, and Finish takes it out.
+//
+// Most requests have all their pages from admission on. One that grows has
+// those of its prompt, and takes more as its tokens come. When there are none,
+// the growing request of the lowest priority, and among these the latest to
+// arrive, is preempted: it gives back all, and waits in its old place in the
+// queue. Admitted again, it is replayed: its prompt, then the tokens it had
+// fed, up to where it was. The first of the growing ones is never preempted for
+// another, so each of them ends in time.
+//
+// Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +29,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engine/cache/cache_plan.h"
 #include "engine/clock.h"
 #include "engine/request.h"
 
@@ -43,12 +54,15 @@ struct SchedulerEntry {
   int32_t priority = 0;  // larger first
   int32_t prompt_tokens = 0;
   int32_t rows = 1;         // sequences; all are admitted together
-  int64_t cache_pages = 0;  // of all of them, in all layers, from admission on
+  int64_t cache_pages = 0;  // of all of them, in all layers: from admission on,
+                            // or at the end of one that grows
+  std::optional<GrowthPlan> growth = std::nullopt;
   // What a row of the last layer costs beyond its token-layer, in token-layers:
   // > 0 where every prompt row's logits are wanted.
   int32_t logit_row_cost = 0;
-  std::optional<TimePoint> deadline;    // the caller's: an error
-  std::optional<TimePoint> time_limit;  // the request's: an ordinary end
+  // The caller's: an error; the request's: an ordinary end.
+  std::optional<TimePoint> deadline = std::nullopt;
+  std::optional<TimePoint> time_limit = std::nullopt;
 };
 
 enum class DropReason : uint8_t { kCancelled, kDeadline, kTimeLimit };
@@ -64,16 +78,25 @@ struct PrefillCall {
   std::vector<PrefillPiece> pieces;
 };
 
+// The next tokens of a replay, after the step's prefill, through all layers.
+struct ReplayPiece {
+  RequestId id = 0;
+  int32_t tokens = 0;  // of each sequence
+};
+
 struct StepPlan {
   struct Drop {
     RequestId id = 0;
     DropReason reason = DropReason::kCancelled;
   };
-  std::vector<Drop> drops;       // gone from the scheduler already
-  std::vector<RequestId> admit;  // after the drops' room has been given back
+  std::vector<Drop> drops;         // gone from the scheduler already
+  std::vector<RequestId> preempt;  // in the queue again
+  // After the room of the dropped and the preempted has been given back.
+  std::vector<RequestId> admit;
   std::vector<RequestId> decode;
   std::vector<PrefillCall> prefill;  // in order
-  int64_t prefill_token_layers = 0;  // without what logits cost
+  std::vector<ReplayPiece> replay;   // in order
+  int64_t prefill_token_layers = 0;  // replay included; without logits' cost
 };
 
 class Scheduler {
@@ -85,7 +108,8 @@ class Scheduler {
   // The next Plan drops the request, in any state. Unknown ids are ignored.
   void Cancel(RequestId id) { cancelled_.insert(id); }
   StepPlan Plan(TimePoint now);
-  // A running request has given back some of its rows (one stays) and pages.
+  // A running request has given back some of its rows (one stays) and pages:
+  // 0 of one that grows, whose pages go with the rows.
   void Shrink(RequestId id, int32_t rows, int64_t pages);
   // A running request has ended; its room is free.
   void Finish(RequestId id);
@@ -95,26 +119,41 @@ class Scheduler {
   int32_t running() const { return static_cast<int32_t>(running_.size()); }
 
  private:
-  struct Running {
-    SchedulerEntry entry;
-    int32_t layer = 0;  // of the next prompt row; == layers: decoding
-    int32_t row = 0;
-  };
-  struct Waiting {
-    SchedulerEntry entry;
-    int32_t skips = 0;  // times that another one passed it
-  };
   // Higher priority first, then order of arrival.
   using QueueKey = std::pair<int64_t, uint64_t>;
+  struct Waiting {
+    SchedulerEntry entry;
+    int32_t fed = 0;    // by decode steps, before it was preempted
+    int32_t skips = 0;  // times that another one passed it
+  };
+  struct Running {
+    QueueKey key;
+    SchedulerEntry entry;
+    int64_t pages = 0;     // that it has now
+    int64_t room = 0;      // tokens of each sequence in them, if it grows
+    int32_t layer = 0;     // of the next prompt row; == layers: none is left
+    int32_t row = 0;       // of the prompt
+    int32_t fed = 0;       // by decode steps, those of this plan included
+    int32_t replayed = 0;  // of these
+  };
 
   void DropEnded(TimePoint now, StepPlan& plan);
   void ExpectExpiry(const SchedulerEntry& entry);
+  void Grow(StepPlan& plan);
+  bool GrowOne(RequestId id, StepPlan& plan);
+  void Preempt(std::vector<Running>::iterator victim, StepPlan& plan);
   void Admit(StepPlan& plan);
-  bool Fits(const SchedulerEntry& entry) const;
-  void Start(const SchedulerEntry& entry, StepPlan& plan);
+  bool Fits(const Waiting& waiting, int64_t reserve) const;
+  void Start(const QueueKey& key, const Waiting& waiting, StepPlan& plan);
   void PlanPrefill(StepPlan& plan);
   std::vector<Running>::iterator Find(RequestId id);
-  Running* NextPrompt();
+  std::vector<Running>::iterator LastGrowing();
+  bool InPrompt(const Running& r) const { return r.layer < limits_.layers; }
+  bool Decodes(const Running& r) const {
+    return !InPrompt(r) && r.replayed == r.fed;
+  }
+  Running* NextUndone();
+  bool TakeReplay(Running& lead, int64_t& work_left, StepPlan& plan);
   int64_t RowCost(const Running& prompt) const;
   int32_t LeadRows(const Running& lead, int64_t work_left, bool first) const;
   void TakeRows(Running& prompt, int32_t rows, PrefillCall& call);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "engine/cache/sequence_cache.h"
 #include "engine/clock.h"
@@ -45,6 +46,9 @@ struct Sequence {
 
   uint32_t generated = 0;
   TokenId next_input = 0;  // the last token, fed by the next decode step
+  // All that decode steps have fed, where a replay may need it: of groups that
+  // grow.
+  std::vector<TokenId> fed_tokens;
   std::optional<TimePoint> last_token;
   std::optional<TokenHistory> history;  // where a penalty reads it
   IncrementalDecoder decoder;

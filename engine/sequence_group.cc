@@ -58,12 +58,26 @@ size_t SequenceGroup::live() const {
                     [](const auto& s) { return !s->finished; }));
 }
 
+Sequence& SequenceGroup::first() const {
+  for (const auto& s : sequences) {
+    if (!s->finished) return *s;
+  }
+  return *sequences.front();
+}
+
+bool SequenceGroup::replayed() const {
+  const Sequence& s = first();
+  return !preempted && prompt_done &&
+         static_cast<size_t>(s.cache.fed) >= s.fed_tokens.size();
+}
+
 SchedulerEntry SequenceGroup::scheduler_entry(const ModelConfig& config) const {
   SchedulerEntry entry{.id = id,
                        .priority = request.priority,
                        .prompt_tokens = sizes.prompt_tokens,
                        .rows = sizes.sequences,
                        .cache_pages = CountPages(sizes, config.layers).prompt,
+                       .growth = GrowthOf(sizes, config.layers),
                        .logit_row_cost = request.output.prompt_logprobs
                                              ? LogitRowCost(config)
                                              : 0,

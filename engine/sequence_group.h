@@ -49,6 +49,8 @@ struct SequenceGroup {
   std::vector<TokenLogprob> prompt_logprobs;
   CacheState cache_after_prompt;  // where the request asks for a report
   bool first_sent = false;        // the update with the prompt's part
+  // Waits to be admitted again; what has been fed will be replayed.
+  bool preempted = false;
 
   std::vector<TokenId> forbidden;  // below min_new_tokens
 
@@ -65,7 +67,10 @@ struct SequenceGroup {
 
   // Sequences that have not ended.
   size_t live() const;
-  Sequence& first() const { return *sequences.front(); }
+  // That has not ended, if there is one.
+  Sequence& first() const;
+  // What a replay after preemption feeds again is all in the caches.
+  bool replayed() const;
   SchedulerEntry scheduler_entry(const ModelConfig& config) const;
   // The scores of the prompt (step 0), or of a sequence's decode step t = 1, 2,
   // ...

@@ -289,6 +289,7 @@ void Metrics::OnToken(double seconds_since_last_token) {
 }
 
 void Metrics::OnEvicted(uint32_t tokens) { impl_->evicted.Increment(tokens); }
+void Metrics::OnPreempted() { impl_->preemptions.Increment(); }
 
 void Metrics::OnStep(const engine::StepReport& report) {
   impl_->iteration_tokens.Increment(report.decode_rows + report.prompt_tokens);

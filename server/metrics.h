@@ -35,6 +35,7 @@ class Metrics final : public engine::EngineObserver {
   void OnFirstToken(double seconds_since_arrival) override;
   void OnToken(double seconds_since_last_token) override;
   void OnEvicted(uint32_t tokens) override;
+  void OnPreempted() override;
   void OnStep(const engine::StepReport& report) override;
   void OnSucceeded(engine::FinishReason reason,
                    const engine::Usage& usage,

@@ -77,6 +77,31 @@ CachePages CountPages(const RequestSizes& sizes, int32_t layers) {
   return pages;
 }
 
+int64_t GrowthPlan::Pages(int32_t rows, int64_t tokens) const {
+  const auto slots =
+      static_cast<int32_t>(std::min(tokens, static_cast<int64_t>(most_tokens)));
+  const int32_t pages = CeilDiv(slots, kPageTokens);
+  const int64_t one = int64_t{layers} * pages +
+                      int64_t{bounded_layers} * CeilDiv(pages, kPageTokens);
+  const int32_t whole = prompt_tokens / kPageTokens;
+  const int64_t common =
+      int64_t{layers} * whole + int64_t{bounded_layers} * (whole / kPageTokens);
+  return common + rows * (one - common);
+}
+
+std::optional<GrowthPlan> GrowthOf(const RequestSizes& sizes, int32_t layers) {
+  if (!sizes.grows) return std::nullopt;
+  GrowthPlan plan{
+      .layers = layers,
+      .bounded_layers = 0,
+      .prompt_tokens = sizes.prompt_tokens,
+      .most_tokens = sizes.prompt_tokens + sizes.max_new_tokens + 1};
+  for (int32_t layer = 0; layer < layers; ++layer) {
+    if (sizes.rules.bounded(layer)) ++plan.bounded_layers;
+  }
+  return plan;
+}
+
 absl::Status CheckFitsPool(const RequestSizes& sizes,
                            int32_t layers,
                            int64_t pool_pages) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -32,6 +33,21 @@ struct CachePages {
   int64_t each = 0;    // of `kept`, free when one of several sequences ends
 };
 CachePages CountPages(const RequestSizes& sizes, int32_t layers);
+
+// Of a request that takes its pages as its tokens come: FULL and QUEST, but not
+// beams. Its samples have the whole pages of the prompt in common.
+struct GrowthPlan {
+  int32_t layers = 0;
+  int32_t bounded_layers = 0;  // whose pages have bounds
+  int32_t prompt_tokens = 0;   // n
+  int32_t most_tokens = 0;     // n + T + 1
+
+  // Of `rows` sequences with room for `tokens` tokens each, the prompt
+  // included; more than most_tokens count as these.
+  int64_t Pages(int32_t rows, int64_t tokens) const;
+};
+// Nothing for a request that has all its pages from admission on.
+std::optional<GrowthPlan> GrowthOf(const RequestSizes& sizes, int32_t layers);
 
 // kFailedPrecondition, with both numbers in pages and in tokens, if the request
 // needs more pages than there are.

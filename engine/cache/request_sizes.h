@@ -20,6 +20,7 @@ struct RequestSizes {
   CacheRules rules = {};
   int32_t sequences = 1;       // samples, or the beam width
   bool shares_prompt = false;  // several have the prompt's pages in common
+  bool grows = false;          // takes its pages as its tokens come
 };
 
 // Fixes k, w and the rules of a request whose n and T are known.

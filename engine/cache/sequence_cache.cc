@@ -47,6 +47,22 @@ int64_t ReturnPromptPages(const RequestSizes& sizes,
   return returned;
 }
 
+void GrowPages(int32_t tokens, PagePool& pool, SequenceCache& cache) {
+  const auto grow = [&pool](std::vector<int32_t>& pages, int32_t count) {
+    const auto have = static_cast<int32_t>(pages.size());
+    if (have >= count) return;
+    const std::vector<int32_t> more = pool.Take(count - have);
+    pages.insert(pages.end(), more.begin(), more.end());
+  };
+  const int32_t count = CeilDiv(tokens, kPageTokens);
+  for (size_t layer = 0; layer < cache.pages.size(); ++layer) {
+    grow(cache.pages[layer], count);
+    if (cache.rules.bounded(static_cast<int32_t>(layer))) {
+      grow(cache.bound_pages[layer], CeilDiv(count, kPageTokens));
+    }
+  }
+}
+
 void GivePages(PagePool& pool, SequenceCache& cache) {
   for (const auto& pages : cache.pages) pool.Give(pages);
   for (const auto& pages : cache.bound_pages) pool.Give(pages);

@@ -47,7 +47,8 @@ struct SequenceCache {
   int32_t evicted(int32_t more = 0) const;
 };
 
-// Gives a sequence the pages that it needs for its prompt. The pool has them.
+// Gives a sequence that does not grow the pages that it needs for its prompt.
+// The pool has them.
 void TakePages(const RequestSizes& sizes,
                int32_t layers,
                PagePool& pool,
@@ -57,6 +58,9 @@ void TakePages(const RequestSizes& sizes,
 int64_t ReturnPromptPages(const RequestSizes& sizes,
                           PagePool& pool,
                           SequenceCache& cache);
+// Of a sequence that grows: gives it room for `tokens` tokens, the prompt's
+// included, if it has not. The pool has the pages.
+void GrowPages(int32_t tokens, PagePool& pool, SequenceCache& cache);
 void GivePages(PagePool& pool, SequenceCache& cache);
 
 }  // namespace kf::engine

@@ -53,6 +53,7 @@ TEST(Metrics, CountsWhatTheEngineReports) {
   metrics.OnStep({.decode_rows = 3, .prompt_tokens = 0, .seconds = 0.1});
   metrics.OnToken(0.1);
   metrics.OnEvicted(2);
+  metrics.OnPreempted();
   metrics.OnSucceeded(engine::FinishReason::kLength, {}, 0.6);
   metrics.OnCancelled();
   metrics.OnFailed(absl::StatusCode::kInternal);
@@ -75,6 +76,7 @@ TEST(Metrics, CountsWhatTheEngineReports) {
            "keyformer_batch_size_sum 3\n",
            "keyformer_batch_size_count 1\n",
            "keyformer_evicted_tokens_total 2\n",
+           "keyformer_num_preemptions_total 1\n",
            "keyformer_request_success_total{finish_reason=\"length\"} 1\n",
            "keyformer_request_failed_total{code=\"INTERNAL\"} 1\n",
            "keyformer_request_cancelled_total 1\n",

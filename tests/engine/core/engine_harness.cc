@@ -146,6 +146,31 @@ bool RecordingSink::ended() const {
   return ended_;
 }
 
+void Gate::Pass() {
+  const MutexLock lock(mu_);
+  waiting_ = true;
+  changed_.NotifyAll();
+  while (!open_) {
+    if (!changed_.WaitFor(mu_, kPatience)) return;
+  }
+}
+
+void Gate::WaitUntilReached() {
+  const MutexLock lock(mu_);
+  while (!waiting_) {
+    if (!changed_.WaitFor(mu_, kPatience)) {
+      ADD_FAILURE() << "the gate was not reached";
+      return;
+    }
+  }
+}
+
+void Gate::Open() {
+  const MutexLock lock(mu_);
+  open_ = true;
+  changed_.NotifyAll();
+}
+
 EngineOptions TinyOptions(const std::string& model_path) {
   EngineOptions options;
   options.model_path = model_path;

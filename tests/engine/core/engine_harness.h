@@ -87,6 +87,21 @@ class FakeClock final : public Clock {
   std::atomic<int64_t> now_ns_{0};
 };
 
+// Holds the engine thread inside a step until it is opened.
+class Gate {
+ public:
+  void Pass();
+  // A time-out is a failure with a message.
+  void WaitUntilReached();
+  void Open();
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  bool waiting_ KF_GUARDED_BY(mu_) = false;
+  bool open_ KF_GUARDED_BY(mu_) = false;
+};
+
 struct TestEngineParts {
   testing::TinyModelSpec spec = {};
   EngineOptions options = TinyOptions("");     // no path: a model of `spec`

@@ -19,39 +19,6 @@ namespace {
 using ::kf::testing::IsOk;
 using ::kf::testing::StatusIs;
 
-// Holds the engine thread inside a step until it is opened.
-class Gate {
- public:
-  void Pass() {
-    const MutexLock lock(mu_);
-    waiting_ = true;
-    changed_.NotifyAll();
-    while (!open_) {
-      if (!changed_.WaitFor(mu_, kPatience)) return;
-    }
-  }
-  void WaitUntilReached() {
-    const MutexLock lock(mu_);
-    while (!waiting_) {
-      if (!changed_.WaitFor(mu_, kPatience)) {
-        ADD_FAILURE() << "the gate was not reached";
-        return;
-      }
-    }
-  }
-  void Open() {
-    const MutexLock lock(mu_);
-    open_ = true;
-    changed_.NotifyAll();
-  }
-
- private:
-  Mutex mu_;
-  CondVar changed_;
-  bool waiting_ KF_GUARDED_BY(mu_) = false;
-  bool open_ KF_GUARDED_BY(mu_) = false;
-};
-
 std::unique_ptr<Backend> Hooked(Hooks hooks) {
   return std::make_unique<HookBackend>(CreateReferenceBackend(),
                                        std::move(hooks));
