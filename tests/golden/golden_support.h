@@ -1,5 +1,4 @@
-// What the end-to-end checks of the engine share: requests in, outcomes out,
-// and the vectors of cases.json.
+// What the end-to-end checks of the engine share: requests in, outcomes out.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +14,17 @@
 
 namespace kf::testing {
 
-// All that one request brought back.
+// One of several samples or beams.
+struct Answer {
+  std::vector<engine::TokenId> tokens;
+  std::vector<double> logprobs;
+  double score = 0.0;  // of a beam
+  engine::FinishReason finish_reason = engine::FinishReason::kNotFinished;
+  engine::CacheReport report;  // empty unless it was asked for
+};
+
+// All that one request brought back; text, tokens, logprobs, the finish reason
+// and the report are those of the sequence with index 0.
 struct Outcome {
   absl::Status status;
   std::string text;
@@ -23,7 +32,8 @@ struct Outcome {
   std::vector<double> logprobs;
   engine::FinishReason finish_reason = engine::FinishReason::kNotFinished;
   engine::Usage usage;
-  engine::CacheReport report;  // empty unless it was asked for
+  engine::CacheReport report;
+  std::vector<Answer> answers;  // by Update::index
 };
 
 // Thread-safe.
@@ -35,7 +45,7 @@ class CollectingSink final : public engine::TokenSink {
   // Blocks until the request has ended; kDeadlineExceeded after minutes, so
   // that a hanging engine fails the test instead of stopping it.
   Outcome Wait();
-  // Blocks until `count` tokens have come, or the request has ended.
+  // Blocks until sequence 0 has `count` tokens, or the request has ended.
   void WaitForTokens(size_t count);
 
  private:
@@ -51,6 +61,7 @@ struct EngineSetup {
   std::string simd = "auto";
   int threads = 2;
   uint64_t kv_pool_bytes = uint64_t{256} << 20;
+  int32_t prefill_slice_tokens = 256;
   engine::EngineObserver* observer = nullptr;
   std::unique_ptr<Backend> backend = nullptr;  // null: the CPU
 };
@@ -61,36 +72,5 @@ std::unique_ptr<engine::Engine> MakeEngine(EngineSetup setup);
 // All at once, in one engine: they share its batches.
 std::vector<Outcome> RunTogether(engine::Engine& engine,
                                  const std::vector<engine::Request>& requests);
-
-struct GoldenCase {
-  std::string name;
-  size_t model = 0;
-  engine::Request request;  // asks for logprobs and the cache report
-  int32_t budget = 0;       // k
-  std::vector<engine::TokenId> tokens;
-  std::vector<double> logprobs;
-  // [layers][kv heads]: ascending positions.
-  using Kept = std::vector<std::vector<std::vector<int32_t>>>;
-  Kept kept_after_prompt;
-  Kept kept_at_end;
-};
-
-struct GoldenFile {
-  std::vector<TinyModelSpec> models;
-  std::vector<uint64_t> model_fnv1a;  // of each file's bytes
-  std::vector<GoldenCase> cases;
-  size_t evicting_much = 0;
-};
-
-// Throws on a malformed file.
-GoldenFile LoadGolden();
-
-uint64_t Fnv1a(std::string_view bytes);
-
-// Empty, or the first difference between what came and what the oracle says:
-// tokens and kept positions exactly, logprobs within kLogprobTolerance.
-std::string Difference(const GoldenCase& want, const Outcome& got);
-
-inline constexpr double kLogprobTolerance = 1e-4;
 
 }  // namespace kf::testing

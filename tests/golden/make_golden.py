@@ -5,16 +5,22 @@
     python tests/golden/make_golden.py --make-model build/dev/bin/make_tiny_model
 
 Needs numpy and gguf. The oracle (tests/oracle/keyformer_oracle.py) runs in float64; the engine runs in float32, so a case
-whose outcome hangs on rounding is rejected: a score gap at any selection or eviction below 1e-5 relative, or a margin
-between the two largest logits below 1e-3. The program prints how many were rejected, and fails unless
- - at least 40 cases are accepted, and in three quarters of them at least a third of the tokens seen are evicted and 32 or
-   more decode steps evict;
- - every known trap of the paper's released code, put into the oracle, changes at least five cases.
+whose outcome hangs on rounding is rejected: a relative gap below 1e-5 at the cut of any selection, eviction or choice of Quest
+pages, a margin below 1e-3 between the two largest logits, or one below 2e-4 between neighbours among a beam step's best
+candidates. The program prints how many were rejected, and fails unless
+ - enough cases of every kind (WANTED) are accepted, and in three quarters of all at least a third of the tokens seen are
+   evicted and 32 or more decode steps evict;
+ - every known trap of the paper's released code, put into the oracle, changes at least five cases (it is tried until 20).
+
+    python tests/golden/make_golden.py --make-model ... --fuzz SEED --candidates 500 --longest 120 --out fuzz.json
+    KF_GOLDEN_FILE=fuzz.json build/dev/bin/golden_test --gtest_filter='*Together:*Alone'
+
+compares the engine with other draws, without those demands.
 """
 import argparse
+import collections
 import hashlib
 import importlib.metadata
-import importlib.util
 import json
 import math
 import pathlib
@@ -27,180 +33,79 @@ import tempfile
 import gguf
 import numpy as np
 
+from golden_draw import CONTEXT, EOS, LONGEST, SHAPES, TIED, draw_case, draw_forced, sizes_are_legal
+from golden_recorder import TRAPS, oracle, run
+
 HERE = pathlib.Path(__file__).resolve().parent
 MIN_SCORE_GAP = 1e-5
 MIN_LOGIT_MARGIN = 1e-3
+MIN_BEAM_MARGIN = 2e-4
 MIN_TRAPPED = 5
-
-# layers, heads, kv_heads, head_dim, ffn: with and without groups, several head sizes.
-SHAPES = [(2, 4, 4, 16, 128), (3, 8, 2, 16, 128), (2, 6, 3, 32, 192), (2, 8, 1, 16, 128), (4, 2, 1, 64, 128), (3, 4, 2, 32, 160)]
-CONTEXT = 512
-TIED = 5  # this shape's output is its embedding
-
-
-def load_oracle():
-    path = HERE.parent / "oracle" / "keyformer_oracle.py"
-    spec = importlib.util.spec_from_file_location("keyformer_oracle", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+MAX_TRAPPED = 20  # then it is known to show
+# Fewest accepted cases with an option's value; "beams 3": of that width.
+WANTED = {
+    "cases": 150, "full": 6, "window": 8, "h2o": 15, "keyformer": 60, "quest": 8, "scope layer": 12, "scope model": 12,
+    "positions cache": 10, "score_norm age": 10, "score_queries": 8, "decode_scores": 6, "noise gaussian": 5, "noise constant": 3,
+    "noise none": 3, "resample once": 5, "basis total": 8, "layer_weights": 8, "full_layers": 8, "min_tokens": 5, "window 0": 10,
+    "recent 1.0": 3, "stream": 8, "forced": 8, "beams": 20, "beams full": 4, "beams keyformer": 8, "beams layer": 2,
+    "beams model": 2, "beams 1": 2, "beams 2": 3, "beams 3": 3, "beams 4": 3, "eos": 10, "beams eos": 5, "kv_heads 1": 20, "kv_heads 2": 20, "kv_heads 4": 20,
+}
 
 
-oracle = load_oracle()
+def features(case):
+    """What WANTED counts."""
+    policy = case["policy"]
+    yield from ("cases", policy["kind"], f"kv_heads {SHAPES[case['model']][2]}")
+    yield from (f for f in policy if f in ("score_queries", "decode_scores", "layer_weights", "full_layers", "min_tokens"))
+    for field in ("scope", "positions", "score_norm", "noise", "resample", "basis"):
+        if field in policy:
+            yield f"{field} {policy[field]}"
+    if policy.get("window") == 0:
+        yield "window 0"
+    if policy.get("recent") == 1.0:
+        yield "recent 1.0"
+    yield from (f for f in ("stream", "forced") if f in case)
+    if "beam" in case:
+        yield from ("beams", f"beams {policy['kind']}", f"beams {policy.get('scope', 'head')}", f"beams {case['beam']['width']}")
+    lengths = [len(b["tokens"]) for b in case["want"].get("beams", [case["want"]])]
+    if min(lengths) < case["max_new"]:
+        yield "eos"
+        if "beam" in case:
+            yield "beams eos"
 
 
-def to_bf16(x):
-    bits = x.astype(np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32).astype(np.float64)
-
-
-class Recorder(oracle.Session):
-    """A session that notes how near each decision was, and can be given one trap of the released code."""
-
-    trap = None  # None | drop_leaving | frozen | recent_zero_off | bf16_scores
-    last = None  # the newest session
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.min_gap, self.min_margin, self.evicting_steps = np.inf, np.inf, 0
-        Recorder.last = self
-
-    def _note_gap(self, score, k, w):
-        older, chosen = len(score) - w, k - w
-        if len(score) <= k or chosen == 0:
-            return
-        order = np.sort(score[:older])[::-1]
-        kept, dropped = order[chosen - 1], order[chosen]
-        if kept != 0.0:  # two exact zeros (decode_scores off) tie everywhere
-            self.min_gap = min(self.min_gap, (kept - dropped) / kept)
-
-    def _evict(self, caches, whole_model):
-        if whole_model or self.p.kind == "full":
-            return
-        for cache in caches:
-            k, w = self.layer_k_w[cache.layer]
-            for g in range(self.m.kv_heads):
-                if self.trap == "bf16_scores":
-                    cache.score[g] = to_bf16(cache.score[g])
-                score = cache.score[g].copy()
-                self._note_gap(score, k, w)
-                if len(score) > k:
-                    leaving = len(score) - w - 1
-                    if self.trap == "recent_zero_off" and w == 0:
-                        continue
-                    if self.trap == "drop_leaving" or (self.trap == "frozen" and self.step):
-                        score[leaving] = -np.inf
-                cache.keep(g, oracle.select(cache.pos[g], score, k, w))
-
-    def _note_margin(self, logits):
-        first, second = np.sort(logits)[-1], np.sort(logits)[-2]
-        self.min_margin = min(self.min_margin, first - second)
-        return logits
-
-    def prefill(self, ids):
-        return self._note_margin(super().prefill(ids))
-
-    def decode(self, token):
-        k, held = self.layer_k_w[0][0], len(self.cache[0].pos[0])
-        self.evicting_steps += self.p.kind != "full" and held + 1 > k
-        return self._note_margin(super().decode(token))
-
-
-def run(model, case, trap=None):
-    """-> (result of the oracle, the session)."""
-    Recorder.trap = trap
-    oracle.Session = Recorder
-    policy = oracle.Policy(**case["policy"])
-    result = oracle.generate(model, policy, case["prompt"], case["max_new"], case.get("forced"), case["ignore_eos"])
-    del result["scores_at_end"]
-    return result, Recorder.last
-
-
-def draw_case(rng, index):
-    """One candidate. Prompt lengths cover 1 to 300 and the borders of pages and row tiles."""
-    n = [1, 2, 3, 15, 16, 17, 31, 32, 33, 48, 64, 65, 96, 100, 128, 150, 200, 257, 300][index % 19]
-    if index >= 38:
-        n = rng.randint(4, 300)
-    max_new = rng.randint(36, 64) if n <= 200 else rng.randint(34, 44)
-    policy = {"kind": "keyformer", "seed": rng.getrandbits(rng.choice([8, 32, 64]))}
-    shape = rng.random()
-    if shape < 0.55:
-        policy["ratio"] = rng.choice([0.2, 0.25, 0.4, 0.5, 0.5, 0.6])
-        if rng.random() < 0.25:
-            policy.update(basis="total", ratio=rng.choice([0.2, 0.3, 0.4, 0.5]))
-        if n < 8:
-            policy["min_tokens"] = rng.randint(2, 12)
-    else:
-        policy["budget"] = rng.randint(1, max(4, (n + max_new) // 2))
-    window = rng.random()
-    if window < 0.24:
-        policy["window"] = 0
-    elif window < 0.30:
-        policy["recent"] = 1.0  # w = k: a pure window
-    elif window < 0.45:
-        policy["recent"] = rng.choice([0.1, 0.5, 0.75])
-    if rng.random() < 0.2:
-        policy.update(tau_init=rng.choice([0.5, 1.0, 1.5]), tau_end=rng.choice([1.0, 3.0]))
-    kind = rng.random()
-    if kind < 0.06:
-        policy["noise"] = "gaussian"
-    elif kind < 0.10:
-        policy["noise"] = "constant"
-    elif kind < 0.14:
-        policy["noise"] = "none"
-    elif kind < 0.20:
-        policy["resample"] = "once"
-    if rng.random() < 0.10:
-        policy["decode_scores"] = False
-    if rng.random() < 0.12:
-        policy["score_queries"] = rng.choice([1, 7, 32, 1000])
-    if index % 16 == 7:
-        policy = {"kind": "h2o", **{f: v for f, v in policy.items() if f in ("ratio", "budget", "basis", "min_tokens", "window", "recent")}}
-    if index % 16 == 11:
-        policy = {"kind": "full"}
-    case = {
-        "model": index % len(SHAPES),
-        "prompt": [rng.randrange(256) for _ in range(n)],
-        "policy": policy,
-        "max_new": max_new,
-        "ignore_eos": rng.random() < 0.9,
-    }
-    case["is_forced"] = index % 12 == 5
-    return case
-
-
-def draw_forced(rng, model, case):
-    """Tokens that greedy decoding would not take, and that are no absurd ones: a draw at temperature 2."""
-    Recorder.trap = None
-    session = Recorder(model, oracle.Policy(**case["policy"]), case["max_new"])
-    logits, forced = session.prefill(case["prompt"]), []
-    while len(forced) < case["max_new"]:
-        p = oracle.softmax(logits / 2)
-        forced.append(rng.choices(range(len(p)), p)[0])
-        logits = session.decode(forced[-1])
-    return forced
-
-
-def sizes_are_legal(case):
-    try:
-        oracle.Policy(**case["policy"]).sizes(len(case["prompt"]), case["max_new"])
-    except ValueError:
-        return False
-    return True
-
-
-def changed(case, result):
-    """True if a result differs from the case's by more than the test allows."""
-    if any(result[f] != case["want"][f] for f in ("tokens", "kept_after_prompt", "kept_at_end")):
+def outcome_differs(a, b):
+    """True if two results differ by more than the test allows."""
+    if any(a.get(f) != b.get(f) for f in ("tokens", "kept_after_prompt", "kept_at_end")):
         return True
-    return max(abs(a - b) for a, b in zip(result["logprobs"], case["want"]["logprobs"])) > 1e-4
+    if "beams" in a:
+        return [x["tokens"] for x in a["beams"]] != [x["tokens"] for x in b["beams"]]
+    return max(abs(x - y) for x, y in zip(a["logprobs"], b["logprobs"])) > 1e-4
 
 
-def evicts_much(case, session):
+def evicts_much(session):
     seen = session.next_pos
-    held = len(session.cache[0].pos[0])
+    held = sum(len(cache.pos[0]) for cache in session.cache) / len(session.cache)
     return seen - held >= seen / 3 and session.evicting_steps >= 32
+
+
+def ranges(positions):
+    """[0, 1, 2, 3, 7] -> "0-3,7"."""
+    parts = []
+    for p in positions:
+        if parts and parts[-1][1] == p - 1:
+            parts[-1][1] = p
+        else:
+            parts.append([p, p])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def compact(case, result):
+    """The result as the file holds it; where everything is kept, nothing is said of it."""
+    everything = case["policy"]["kind"] in ("full", "quest")
+    for field in ("kept_after_prompt", "kept_at_end"):
+        result[field] = [] if everything else [[ranges(head) for head in layer] for layer in result[field]]
+    return result
 
 
 def fnv1a(data):
@@ -214,7 +119,7 @@ def make_models(program, folder):
     specs, models = [], []
     for i, (layers, heads, kv_heads, head_dim, ffn) in enumerate(SHAPES):
         spec = {"seed": 101 + i, "layers": layers, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "ffn": ffn,
-                "context": CONTEXT, "tied": i == TIED}
+                "context": CONTEXT, "tied": i == TIED, "eos": EOS.get(i, 257)}
         path = f"{folder}/{i}.gguf"
         flags = [f"--{name}={str(value).lower()}" for name, value in spec.items()]
         subprocess.run([program, *flags, path], check=True)
@@ -224,21 +129,34 @@ def make_models(program, folder):
     return specs, models
 
 
+def rejection(session):
+    """Why rounding might decide, or None; and how near the decisions were."""
+    near = {"score_gap": session.min_gap, "logit_margin": session.min_margin, "beam_margin": session.min_beam_margin}
+    least = {"score_gap": MIN_SCORE_GAP, "logit_margin": MIN_LOGIT_MARGIN, "beam_margin": MIN_BEAM_MARGIN}
+    return next((name for name in near if near[name] < least[name]), None), near
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--make-model", required=True, help="the program make_tiny_model")
     ap.add_argument("--seed", type=int, default=20240315)
-    ap.add_argument("--candidates", type=int, default=72)
+    ap.add_argument("--candidates", type=int, default=240)
     ap.add_argument("--out", default=str(HERE / "cases.json"))
+    ap.add_argument("--fuzz", type=int, metavar="SEED", help="other draws, of which nothing is demanded; needs --out")
+    ap.add_argument("--longest", type=int, default=LONGEST, help="prompt tokens")
     a = ap.parse_args()
-    rng = random.Random(a.seed)
-    accepted, rejected, much = [], {"score_gap": 0, "logit_margin": 0, "sizes": 0}, 0
-    nearest = {"score_gap": math.inf, "logit_margin": math.inf}  # of the accepted
-    traps = dict.fromkeys(("drop_leaving", "frozen", "recent_zero_off", "bf16_scores"), 0)
+    fuzz = a.fuzz is not None
+    if fuzz and a.out == ap.get_default("out"):
+        ap.error("--fuzz needs --out")
+    seed = a.fuzz if fuzz else a.seed
+    accepted, rejected, much = [], collections.Counter(), 0
+    nearest = collections.defaultdict(lambda: math.inf)  # of the accepted
+    traps, counts = dict.fromkeys(TRAPS, 0), collections.Counter()
     with tempfile.TemporaryDirectory() as folder:
         specs, models = make_models(a.make_model, folder)
     for index in range(a.candidates):
-        case = draw_case(rng, index)
+        rng = random.Random(f"{seed}/{index}")
+        case = draw_case(rng, index if not fuzz else index + 1000, a.longest)
         if not sizes_are_legal(case):
             rejected["sizes"] += 1
             continue
@@ -246,34 +164,29 @@ def main():
         if case.pop("is_forced"):
             case["forced"] = draw_forced(rng, model, case)
         result, session = run(model, case)
-        if session.min_gap < MIN_SCORE_GAP:
-            rejected["score_gap"] += 1
+        reason, near = rejection(session)
+        if reason is not None:
+            rejected[reason] += 1
             continue
-        if session.min_margin < MIN_LOGIT_MARGIN:
-            rejected["logit_margin"] += 1
-            continue
-        if case["policy"]["kind"] == "full":  # everything is kept
-            result.update(kept_after_prompt=[], kept_at_end=[])
-        result["logprobs"] = [round(x, 7) for x in result["logprobs"]]
-        case["want"] = result
-        much += evicts_much(case, session)
-        nearest["score_gap"] = min(nearest["score_gap"], float(session.min_gap))
-        nearest["logit_margin"] = min(nearest["logit_margin"], float(session.min_margin))
-        if case["policy"]["kind"] != "full":
-            for trap in traps:
-                traps[trap] += changed(case, run(model, case, trap)[0])
+        for name, value in near.items():
+            nearest[name] = min(nearest[name], float(value))
+        much += evicts_much(session)
+        if not fuzz and case["policy"]["kind"] in ("h2o", "keyformer"):
+            for trap in (t for t in TRAPS if traps[t] < MAX_TRAPPED):
+                traps[trap] += outcome_differs(result, run(model, case, trap)[0])
+        case["want"] = compact(case, result)
+        counts.update(features(case))
         accepted.append(case)
-    print(f"accepted {len(accepted)}, rejected {rejected}, nearest {nearest}, evicting much {much}, changed by traps {traps}")
-    if len(accepted) < 40 or 4 * much < 3 * len(accepted) or min(traps.values()) < MIN_TRAPPED:
-        sys.exit("make_golden: too few cases of some kind: see above")
+    report = {"rejected": rejected, "nearest": nearest, "evicting_much": much, "changed_by_traps": traps, "counts": counts}
+    print(json.dumps(report, indent=1))
+    missing = {name: least for name, least in WANTED.items() if counts[name] < least}
+    if not fuzz and (missing or 4 * much < 3 * len(accepted) or min(traps.values()) < MIN_TRAPPED):
+        sys.exit(f"make_golden: too few cases of some kind: {missing}, see above")
     header = {
         "what": "outcomes of tests/oracle/keyformer_oracle.py in float64; made by tests/golden/make_golden.py",
-        "command": f"python tests/golden/make_golden.py --make-model make_tiny_model --seed {a.seed} --candidates {a.candidates}",
+        "command": f"python tests/golden/make_golden.py --make-model make_tiny_model --seed {seed} --candidates {a.candidates}",
         "versions": {"python": platform.python_version(), "numpy": np.__version__, "gguf": importlib.metadata.version("gguf")},
-        "rejected": rejected,
-        "nearest": nearest,
-        "evicting_much": much,
-        "changed_by_traps": traps,
+        **report,
     }
     with open(a.out, "w", encoding="ascii") as out:
         dump = lambda value: json.dumps(value, separators=(",", ":"))

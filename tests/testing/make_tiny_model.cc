@@ -16,6 +16,7 @@ ABSL_FLAG(int32_t, kv_heads, 2, "key/value heads; divides heads");
 ABSL_FLAG(int32_t, head_dim, 16, "channels of a head, even");
 ABSL_FLAG(int32_t, ffn, 128, "width of the feed-forward layer");
 ABSL_FLAG(int32_t, context, 512, "context length in tokens");
+ABSL_FLAG(int32_t, eos, kf::testing::kTinyEos, "the token that ends a text");
 ABSL_FLAG(bool, tied, false, "share the embedding with the output");
 
 int main(int argc, char** argv) {
@@ -30,6 +31,7 @@ int main(int argc, char** argv) {
   spec.head_dim = absl::GetFlag(FLAGS_head_dim);
   spec.ffn = absl::GetFlag(FLAGS_ffn);
   spec.context = absl::GetFlag(FLAGS_context);
+  spec.eos = absl::GetFlag(FLAGS_eos);
   spec.tied = absl::GetFlag(FLAGS_tied);
   if (args.size() != 2) {
     std::fprintf(stderr, "%s\n", "make_tiny_model: want one FILE");
@@ -41,6 +43,11 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "make_tiny_model: count %d, want > 0\n", count);
       return 2;
     }
+  }
+  if (spec.eos < 0 || spec.eos >= kf::testing::kTinyVocabulary) {
+    std::fprintf(stderr, "make_tiny_model: eos %d, want 0 to %d\n", spec.eos,
+                 kf::testing::kTinyVocabulary - 1);
+    return 2;
   }
   try {
     kf::testing::WriteTinyModel(spec, args[1]);

@@ -154,7 +154,7 @@ void AddTinyMetadata(const TinyModelSpec& spec, GgufWriter& writer) {
   writer.AddInt32s("tokenizer.ggml.token_type", types);
   writer.AddStrings("tokenizer.ggml.merges", {});
   u32("tokenizer.ggml.bos_token_id", kTinyBos);
-  u32("tokenizer.ggml.eos_token_id", kTinyEos);
+  u32("tokenizer.ggml.eos_token_id", spec.eos);
   writer.AddBool("tokenizer.ggml.add_bos_token", false);
   if (spec.chat_template) writer.AddString("tokenizer.chat_template", kChatMl);
 }

@@ -27,6 +27,7 @@ struct TinyModelSpec {
   int32_t ffn = 128;
   int32_t context = 512;
   bool tied = false;          // no output.weight
+  int32_t eos = kTinyEos;     // one that the model likes ends sequences early
   bool chat_template = true;  // a ChatML template
   // Of the matrices: kF32, kF16 or kBF16 (rounded to nearest even).
   DType weight_type = DType::kF32;
