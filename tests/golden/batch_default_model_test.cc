@@ -15,6 +15,7 @@ TEST_P(BatchDefaultModelTest, StreamsEqualSolo) {
   setup.f32 = GetParam();
   ExpectStreamsEqualSolo(std::move(setup), {.seed = 9,
                                             .vocabulary = 49152,
+                                            .layers = 30,
                                             .max_prompt = 32,
                                             .min_new = 10,
                                             .max_new = 14,

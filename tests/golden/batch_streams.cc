@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "gtest/gtest.h"
+#include "tests/golden/random_policy.h"
 
 namespace kf::testing {
 namespace {
@@ -40,10 +41,8 @@ void ExpectEqualState(const engine::CacheState& together,
 
 std::vector<engine::Request> MakeStreams(const StreamMix& mix, size_t count) {
   std::mt19937 random(mix.seed);
-  // Not std::uniform_int_distribution: its numbers differ between libraries.
   const auto draw = [&](int32_t low, int32_t high) {
-    return low + static_cast<int32_t>(random() %
-                                      static_cast<uint32_t>(high - low + 1));
+    return Draw(random, low, high);
   };
   std::vector<engine::Request> streams(count);
   for (size_t i = 0; i < count; ++i) {
@@ -60,12 +59,10 @@ std::vector<engine::Request> MakeStreams(const StreamMix& mix, size_t count) {
     r.cache_report = engine::CacheReportDetail::kFull;
     constexpr engine::CachePolicy kPolicies[] = {
         engine::CachePolicy::kKeyformer, engine::CachePolicy::kH2O,
-        engine::CachePolicy::kKeyformer, engine::CachePolicy::kFull};
-    r.cache.policy = kPolicies[i % 4];
-    r.cache.min_tokens = 1;
-    r.cache.ratio = 0.25 * draw(1, 3);
-    r.cache.recent_ratio = 0.25 * draw(0, 4);
-    r.cache.decode_scores = draw(0, 7) != 0;
+        engine::CachePolicy::kQuest,     engine::CachePolicy::kKeyformer,
+        engine::CachePolicy::kFull,      engine::CachePolicy::kKeyformer,
+        engine::CachePolicy::kWindow,    engine::CachePolicy::kH2O};
+    r.cache = DrawCacheOptions(random, kPolicies[i % 8], mix.layers);
     r.sampling.seed = random();
     if (draw(0, 1) == 1) {
       r.sampling.temperature = 0.25 * draw(1, 6);

@@ -12,6 +12,7 @@ namespace kf::testing {
 struct StreamMix {
   uint32_t seed = 1;
   int32_t vocabulary = 0;
+  int32_t layers = 0;      // of the model
   int32_t max_prompt = 0;  // tokens
   int32_t min_new = 0;     // tokens
   int32_t max_new = 0;
@@ -19,7 +20,8 @@ struct StreamMix {
   size_t arrivals_per_step = 1;
 };
 
-// Policies, budgets, seeds, lengths and sampling drawn from the mix's seed.
+// All policies with all their options, seeds, lengths and sampling drawn from
+// the mix's seed.
 std::vector<engine::Request> MakeStreams(const StreamMix& mix, size_t count);
 
 // Runs the streams together, new ones as stream 0 gets its tokens, then each

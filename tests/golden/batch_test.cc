@@ -23,6 +23,7 @@ TEST_P(BatchTest, TinyModelStreamsEqualSolo) {
   setup.f32 = GetParam();
   ExpectStreamsEqualSolo(std::move(setup), {.seed = 5,
                                             .vocabulary = kTinyVocabulary,
+                                            .layers = 3,
                                             .max_prompt = 300,
                                             .min_new = 60,
                                             .max_new = 100,

@@ -1,258 +1,236 @@
-// What must hold of any model and prompt (docs/keyformer.md, Identities), and
-// the faults of the paper's released code that show only between requests or in
-// memory: scores summed over a batch, a budget that counts padding, memory that
-// is never freed.
+// What must hold of any model and prompt (docs/keyformer.md, Identities), on
+// every backend, in every scope and with either score norm.
 #include <algorithm>
 #include <numeric>
-#include <set>
 
 #include "gtest/gtest.h"
-#include "tests/golden/golden_support.h"
-#include "tests/testing/temp_dir.h"
+#include "tests/golden/identity_rig.h"
 
 namespace kf::testing {
 namespace {
 
 using engine::CachePolicy;
-using engine::CacheState;
 using engine::Request;
 
-constexpr int32_t kHeads = 8;
-constexpr int32_t kKvHeads = 2;
-constexpr int32_t kLayers = 3;
-constexpr int32_t kNew = 40;
+using IdentitiesTest = IdentityRig;
 
-class IdentitiesTest : public ::testing::Test {
- protected:
-  IdentitiesTest() {
-    model_path_ = WriteTinyModel({.seed = 3,
-                                  .layers = kLayers,
-                                  .heads = kHeads,
-                                  .kv_heads = kKvHeads,
-                                  .head_dim = 16,
-                                  .ffn = 128,
-                                  .context = 512},
-                                 folder_.File("tiny.gguf"));
-  }
+INSTANTIATE_TEST_SUITE_P(Backends,
+                         IdentitiesTest,
+                         ::testing::ValuesIn(BackendNames()),
+                         NameOfBackend);
 
-  std::unique_ptr<engine::Engine> Make(uint64_t kv_pool_bytes = 1 << 26) const {
-    EngineSetup setup;
-    setup.model_path = model_path_;
-    setup.kv_pool_bytes = kv_pool_bytes;
-    return MakeEngine(std::move(setup));
-  }
-
-  // Keyformer at half of an n-token prompt, in the paper's setting.
-  static Request MakeRequest(int32_t n, uint32_t salt = 0) {
-    Request r;
-    for (int32_t i = 0; i < n; ++i) {
-      r.prompt.push_back(static_cast<engine::TokenId>(
-          MixBits(static_cast<uint32_t>(i) + 1000 * salt) % 256));
-    }
-    r.stopping.max_new_tokens = kNew;
-    r.stopping.ignore_eos = true;
-    r.output.logprobs = true;
-    r.cache_report = engine::CacheReportDetail::kFull;
-    r.cache.min_tokens = 1;
-    r.cache.noise_seed = 17;
-    return r;
-  }
-
-  Outcome Run(const Request& request) const {
-    Outcome outcome = RunTogether(*engine_, {request}).front();
-    EXPECT_TRUE(outcome.status.ok()) << outcome.status;
-    return outcome;
-  }
-
-  TempDir folder_;
-  std::string model_path_;
-  std::unique_ptr<engine::Engine> engine_;
-};
-
-std::vector<std::vector<std::vector<int32_t>>> Positions(const CacheState& s) {
-  std::vector<std::vector<std::vector<int32_t>>> result;
-  for (const auto& layer : s) {
-    auto& heads = result.emplace_back();
-    for (const HeldTokens& head : layer) heads.push_back(head.positions);
-  }
-  return result;
+// `change` applied to every variant of a 100-token request.
+template <typename Change>
+std::vector<Request> Changed(std::vector<Request> variants, Change change) {
+  for (Request& r : variants) change(r);
+  return variants;
 }
 
-void ExpectSameKept(const Outcome& a, const Outcome& b) {
-  EXPECT_EQ(a.tokens, b.tokens);
-  EXPECT_EQ(Positions(a.report.after_prompt), Positions(b.report.after_prompt));
-  EXPECT_EQ(Positions(a.report.at_end), Positions(b.report.at_end));
-}
-
-TEST_F(IdentitiesTest, WholeBudgetIsFullBitForBit) {
-  engine_ = Make();
+TEST_P(IdentitiesTest, WholeBudgetIsFullBitForBit) {
+  engine_ = MakeEngine(Setup());
   Request full = MakeRequest(100);
   full.cache.policy = CachePolicy::kFull;
-  Request whole = MakeRequest(100);
-  whole.cache.ratio = 1.0;
-  whole.cache.basis = engine::BudgetBasis::kTotal;
-  const Outcome a = Run(full);
-  const Outcome b = Run(whole);
-  ExpectSameKept(a, b);
-  EXPECT_EQ(a.logprobs, b.logprobs);
-}
-
-TEST_F(IdentitiesTest, ConstantNoiseChangesNothing) {
-  engine_ = Make();
-  Request none = MakeRequest(100);
-  none.cache.noise = NoiseKind::kNone;
-  Request constant = none;
-  constant.cache.noise = NoiseKind::kConstant;
-  const Outcome a = Run(none);
-  const Outcome b = Run(constant);
-  ExpectSameKept(a, b);
-  for (size_t layer = 0; layer < a.report.at_end.size(); ++layer) {
-    for (size_t g = 0; g < kKvHeads; ++g) {
-      const auto& x = a.report.at_end[layer][g].scores;
-      const auto& y = b.report.at_end[layer][g].scores;
-      ASSERT_EQ(x.size(), y.size());
-      for (size_t i = 0; i < x.size(); ++i)
-        EXPECT_NEAR(x[i], y[i], 1e-5F * x[i]);
-    }
+  const Outcome want = Run(full);
+  for (const Outcome& got : RunAll(Changed(Variants(100), [](Request& r) {
+         r.cache.ratio = 1.0;
+         r.cache.basis = engine::BudgetBasis::kTotal;
+       }))) {
+    ExpectSameKept(got, want);
+    EXPECT_EQ(got.logprobs, want.logprobs);
+    EXPECT_EQ(got.usage.evicted_tokens, 0U);
   }
 }
 
-TEST_F(IdentitiesTest, KeyformerWithoutNoiseAndTemperatureIsH2O) {
-  engine_ = Make();
-  Request keyformer = MakeRequest(100);
-  keyformer.cache.noise = NoiseKind::kNone;
-  keyformer.cache.tau_end = 1.0;
-  Request h2o = MakeRequest(100);
-  h2o.cache.policy = CachePolicy::kH2O;
-  const Outcome a = Run(keyformer);
-  const Outcome b = Run(h2o);
-  ExpectSameKept(a, b);
-  EXPECT_EQ(a.logprobs, b.logprobs);
-}
-
-// The noise does bite: else the identities above would say little.
-TEST_F(IdentitiesTest, NoiseAndItsSeedMatter) {
-  engine_ = Make();
-  Request one = MakeRequest(100);
-  Request other = one;
-  other.cache.noise_seed = 18;
-  const Outcome a = Run(one);
-  EXPECT_NE(Positions(a.report.at_end), Positions(Run(other).report.at_end));
-  ExpectSameKept(a, Run(one));
-}
-
-TEST_F(IdentitiesTest, LargeBudgetEvictsNothing) {
-  engine_ = Make();
-  Request r = MakeRequest(100);
-  r.cache.tokens = 100 + kNew;
-  const Outcome o = Run(r);
-  EXPECT_EQ(o.usage.evicted_tokens, 0U);
-  for (const auto& layer : Positions(o.report.at_end)) {
-    for (const auto& head : layer) EXPECT_EQ(head.size(), 100U + kNew - 1);
-  }
-  // Every row's softmax adds up to 1 in each of the H/G heads of a group.
-  for (const auto& layer : o.report.at_end) {
-    for (const HeldTokens& head : layer) {
-      const double sum =
-          std::accumulate(head.scores.begin(), head.scores.end(), 0.0);
-      EXPECT_NEAR(sum, (100 + kNew - 1) * (kHeads / kKvHeads), 1e-2);
-    }
-  }
-}
-
-TEST_F(IdentitiesTest, WindowOfTheBudgetKeepsTheNewest) {
-  engine_ = Make();
-  Request r = MakeRequest(100);
-  r.cache.tokens = 20;
-  r.cache.recent_tokens = 20;
-  const Outcome o = Run(r);
-  std::vector<int32_t> prompt(20);
-  std::iota(prompt.begin(), prompt.end(), 80);
-  std::vector<int32_t> end(20);
-  std::iota(end.begin(), end.end(), 80 + kNew - 1);
-  for (const auto& layer : Positions(o.report.after_prompt)) {
-    for (const auto& head : layer) EXPECT_EQ(head, prompt);
-  }
-  for (const auto& layer : Positions(o.report.at_end)) {
-    for (const auto& head : layer) EXPECT_EQ(head, end);
-  }
-}
-
-TEST_F(IdentitiesTest, EachHeadHoldsItsBudgetWithTheNewest) {
-  engine_ = Make();
-  for (const int32_t n : {1, 5, 16, 33, 100}) {
-    for (const int32_t k : {1, 7, 16, 40}) {
-      Request r = MakeRequest(n);
-      r.cache.tokens = static_cast<uint32_t>(k);
-      const int32_t w = k / 3;
-      r.cache.recent_tokens = static_cast<uint32_t>(w);
-      const Outcome o = Run(r);
-      const int32_t seen = n + kNew - 1;
-      const auto held = static_cast<size_t>(std::min(k, seen));
-      EXPECT_EQ(o.usage.cache_budget_tokens, static_cast<uint32_t>(k));
-      EXPECT_EQ(o.usage.evicted_tokens,
-                static_cast<uint32_t>(seen) - static_cast<uint32_t>(held));
-      for (const auto& layer : Positions(o.report.at_end)) {
-        for (const auto& head : layer) {
-          ASSERT_EQ(head.size(), held);
-          EXPECT_TRUE(std::is_sorted(head.begin(), head.end()));
-          EXPECT_EQ(std::set(head.begin(), head.end()).size(), held);
-          EXPECT_GE(head.front(), 0);
-          for (int32_t i = 0; i < std::min(w, seen); ++i) {
-            EXPECT_EQ(head[held - 1 - static_cast<size_t>(i)], seen - 1 - i);
-          }
+TEST_P(IdentitiesTest, ConstantNoiseChangesNothing) {
+  engine_ = MakeEngine(Setup());
+  const auto none = RunAll(Changed(
+      Variants(100), [](Request& r) { r.cache.noise = NoiseKind::kNone; }));
+  const auto constant = RunAll(Changed(
+      Variants(100), [](Request& r) { r.cache.noise = NoiseKind::kConstant; }));
+  for (size_t i = 0; i < none.size(); ++i) {
+    ExpectSameKept(none[i], constant[i]);
+    for (size_t layer = 0; layer < kLayers; ++layer) {
+      for (size_t g = 0; g < kKvHeads; ++g) {
+        const auto& x = none[i].report.at_end[layer][g].scores;
+        const auto& y = constant[i].report.at_end[layer][g].scores;
+        ASSERT_EQ(x.size(), y.size());
+        for (size_t at = 0; at < x.size(); ++at) {
+          EXPECT_NEAR(x[at], y[at], 1e-5F * x[at]);
         }
       }
     }
   }
 }
 
-// --- faults that show between requests or in memory ---
+TEST_P(IdentitiesTest, KeyformerWithoutNoiseAndTemperatureIsH2O) {
+  engine_ = MakeEngine(Setup());
+  const auto keyformer = RunAll(Changed(Variants(100), [](Request& r) {
+    r.cache.noise = NoiseKind::kNone;
+    r.cache.tau_end = 1.0;
+  }));
+  const auto h2o = RunAll(Changed(
+      Variants(100), [](Request& r) { r.cache.policy = CachePolicy::kH2O; }));
+  for (size_t i = 0; i < h2o.size(); ++i) ExpectSameBits(keyformer[i], h2o[i]);
+}
 
-TEST_F(IdentitiesTest, BatchedRequestsDoNotShareScores) {
-  engine_ = Make();
-  const std::vector<Request> pair = {MakeRequest(120, 1), MakeRequest(120, 2)};
-  const std::vector<Outcome> together = RunTogether(*engine_, pair);
-  for (size_t i = 0; i < pair.size(); ++i) {
-    const Outcome alone = Run(pair[i]);
-    ExpectSameKept(together[i], alone);
-    EXPECT_EQ(together[i].logprobs, alone.logprobs);
+// The noise does bite: else the identities above would say little.
+TEST_P(IdentitiesTest, NoiseAndItsSeedMatter) {
+  engine_ = MakeEngine(Setup());
+  const auto one = RunAll(Variants(100));
+  const auto again = RunAll(Variants(100));
+  const auto other = RunAll(
+      Changed(Variants(100), [](Request& r) { r.cache.noise_seed = 18; }));
+  for (size_t i = 0; i < one.size(); ++i) {
+    ExpectSameBits(one[i], again[i]);
+    EXPECT_NE(Positions(one[i].report.at_end),
+              Positions(other[i].report.at_end));
   }
-  EXPECT_NE(Positions(together[0].report.after_prompt),
-            Positions(together[1].report.after_prompt));
 }
 
-// A released batch is padded to its longest prompt, and so is its budget.
-TEST_F(IdentitiesTest, BudgetCountsRealPromptTokens) {
-  engine_ = Make();
-  const std::vector<Outcome> together =
-      RunTogether(*engine_, {MakeRequest(300), MakeRequest(20)});
-  EXPECT_EQ(together[0].usage.cache_budget_tokens, 150U);
-  EXPECT_EQ(together[1].usage.cache_budget_tokens, 10U);
-  EXPECT_EQ(together[1].report.after_prompt[0][0].positions.size(), 10U);
-  EXPECT_EQ(together[1].report.at_end[0][0].positions.size(), 10U);
+// Alone, among others, and however the prompt is cut into slices.
+TEST_P(IdentitiesTest, BatchAndSlicesChangeNoBit) {
+  engine_ = MakeEngine(Setup());
+  const std::vector<Request> requests = Variants(140);
+  const std::vector<Outcome> together = RunAll(requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    ExpectSameBits(Run(requests[i]), together[i]);
+  }
+  for (const int32_t slice : {32, 96}) {
+    EngineSetup setup = Setup();
+    setup.prefill_slice_tokens = slice;
+    engine_ = MakeEngine(std::move(setup));
+    const std::vector<Outcome> sliced = RunAll(requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      ExpectSameBits(sliced[i], together[i]);
+    }
+  }
 }
 
-// A pool that holds the budget of a long sequence, and not the sequence.
-TEST_F(IdentitiesTest, EvictionNeedsTheBudgetsMemoryAlone) {
-  Request r = MakeRequest(300);
-  r.stopping.max_new_tokens = 100;
-  r.cache.tokens = 40;
-  engine_ = Make();
-  const Outcome roomy = Run(r);
-  // ceil((40 + 1) / 16) = 3 pages a layer, of K and V in f32 with a position
-  // and a score: under 16 x 2 x (2 x 16 x 4 + 64) bytes.
-  engine_ = Make(uint64_t{kLayers} * 3 * 16 * kKvHeads * (2 * 16 * 4 + 64));
-  const Outcome tight = Run(r);
-  ExpectSameKept(roomy, tight);
-  EXPECT_EQ(roomy.logprobs, tight.logprobs);
-  const engine::EngineStats stats = engine_->Stats();
-  EXPECT_EQ(stats.pages_free, stats.pages_total);
+TEST_P(IdentitiesTest, LargeBudgetEvictsNothing) {
+  engine_ = MakeEngine(Setup());
+  for (const Outcome& o : RunAll(Changed(
+           Variants(100), [](Request& r) { r.cache.tokens = 100 + kNew; }))) {
+    EXPECT_EQ(o.usage.evicted_tokens, 0U);
+    for (const auto& layer : o.report.at_end) {
+      for (const HeldTokens& head : layer) {
+        EXPECT_EQ(head.positions.size(), 100U + kNew - 1);
+        // Every row's softmax adds up to 1 in each of the H/G heads of a group.
+        const double sum =
+            std::accumulate(head.scores.begin(), head.scores.end(), 0.0);
+        EXPECT_NEAR(sum, (100 + kNew - 1) * (kHeads / kKvHeads), 1e-2);
+      }
+    }
+  }
+}
 
-  r.cache.policy = CachePolicy::kFull;
-  const Outcome full = RunTogether(*engine_, {r}).front();
-  EXPECT_EQ(full.status.code(), absl::StatusCode::kFailedPrecondition)
-      << full.status;
+void ExpectAllHeadsHold(const engine::CacheState& state,
+                        const std::vector<int32_t>& positions) {
+  for (const auto& layer : state) {
+    for (const HeldTokens& head : layer) {
+      EXPECT_EQ(head.positions, positions);
+    }
+  }
+}
+
+std::vector<int32_t> Range(int32_t first, int32_t end) {
+  std::vector<int32_t> range(static_cast<size_t>(end - first));
+  std::iota(range.begin(), range.end(), first);
+  return range;
+}
+
+TEST_P(IdentitiesTest, WindowOfTheBudgetKeepsTheNewest) {
+  engine_ = MakeEngine(Setup());
+  std::vector<Request> requests = Changed(Variants(100), [](Request& r) {
+    r.cache.tokens = 20;
+    r.cache.recent_tokens = 20;
+  });
+  Request& window = requests.emplace_back(MakeRequest(100));
+  window.cache.policy = CachePolicy::kWindow;
+  window.cache.tokens = 20;
+  window.cache.sinks = 0;
+  const std::vector<Outcome> outcomes = RunAll(requests);
+  for (const Outcome& o : outcomes) {
+    ExpectAllHeadsHold(o.report.after_prompt, Range(80, 100));
+    ExpectAllHeadsHold(o.report.at_end, Range(80 + kNew - 1, 100 + kNew - 1));
+    EXPECT_EQ(o.logprobs, outcomes.back().logprobs);
+  }
+}
+
+TEST_P(IdentitiesTest, WindowKeepsItsSinksAndTheNewest) {
+  engine_ = MakeEngine(Setup());
+  for (const int32_t n : {3, 100}) {
+    for (const int32_t sinks : {1, 4, 500}) {
+      Request r = MakeRequest(n);
+      r.cache.policy = CachePolicy::kWindow;
+      r.cache.tokens = 20;
+      r.cache.sinks = static_cast<uint32_t>(sinks);
+      const Outcome o = Run(r);
+      const auto kept = [&](int32_t seen) {
+        const int32_t first = std::min(sinks, 19);
+        std::vector<int32_t> all = Range(0, seen);
+        if (seen > 20) all.erase(all.begin() + first, all.end() - 20 + first);
+        return all;
+      };
+      ExpectAllHeadsHold(o.report.after_prompt, kept(n));
+      ExpectAllHeadsHold(o.report.at_end, kept(n + kNew - 1));
+    }
+  }
+}
+
+TEST_P(IdentitiesTest, QuestThatReadsAllIsFullBitForBit) {
+  engine_ = MakeEngine(Setup());
+  Request full = MakeRequest(100);
+  full.cache.policy = CachePolicy::kFull;
+  Request quest = full;
+  quest.cache.policy = CachePolicy::kQuest;
+  quest.cache.tokens = 100 + kNew;
+  quest.cache.full_layers = 0;
+  Request few = quest;
+  few.cache.tokens = 16;
+  const Outcome want = Run(full);
+  const Outcome all = Run(quest);
+  ExpectSameKept(all, want);
+  EXPECT_EQ(all.logprobs, want.logprobs);
+  const Outcome some = Run(few);
+  EXPECT_EQ(Positions(some.report.at_end), Positions(want.report.at_end));
+  EXPECT_NE(some.logprobs, want.logprobs);
+}
+
+TEST_P(IdentitiesTest, EachHeadHoldsItsBudgetWithTheNewest) {
+  engine_ = MakeEngine(Setup());
+  std::vector<Request> requests;
+  for (const int32_t n : {1, 5, 16, 33, 100}) {
+    for (const int32_t k : {1, 7, 16, 40}) {
+      for (Request& r : Variants(n)) {
+        r.cache.tokens = static_cast<uint32_t>(k);
+        r.cache.recent_tokens = static_cast<uint32_t>(k / 3);
+        requests.push_back(std::move(r));
+      }
+    }
+  }
+  const std::vector<Outcome> outcomes = RunAll(requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const auto k = static_cast<int32_t>(*requests[i].cache.tokens);
+    const int32_t w = k / 3;
+    const auto seen =
+        static_cast<int32_t>(requests[i].prompt.size()) + kNew - 1;
+    const auto held = static_cast<size_t>(std::min(k, seen));
+    EXPECT_EQ(outcomes[i].usage.cache_budget_tokens, static_cast<uint32_t>(k));
+    EXPECT_EQ(outcomes[i].usage.evicted_tokens,
+              static_cast<uint32_t>(seen) - static_cast<uint32_t>(held));
+    for (const auto& layer : outcomes[i].report.at_end) {
+      for (const HeldTokens& head : layer) {
+        const std::vector<int32_t>& p = head.positions;
+        ASSERT_EQ(p.size(), held);
+        EXPECT_TRUE(std::adjacent_find(p.begin(), p.end(),
+                                       std::greater_equal<>()) == p.end());
+        EXPECT_GE(p.front(), 0);
+        for (int32_t back = 0; back < std::min(w, seen); ++back) {
+          EXPECT_EQ(p[held - 1 - static_cast<size_t>(back)], seen - 1 - back);
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ struct Hooks {
   bool hide_memory = false;
 };
 
-class HookBackend final : public Backend {
+class HookBackend : public Backend {
  public:
   HookBackend(std::unique_ptr<Backend> inner, Hooks hooks)
       : inner_(std::move(inner)), hooks_(std::move(hooks)) {}
