@@ -103,6 +103,7 @@ class FieldReader {
 template <typename Spec>
 std::vector<std::string> NamesOf(const std::vector<Spec>& specs) {
   std::vector<std::string> names;
+  names.reserve(specs.size());
   for (const Spec& spec : specs) names.push_back(spec.name);
   return names;
 }
