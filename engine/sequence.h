@@ -18,21 +18,21 @@ namespace kf::engine {
 struct SequenceGroup;
 
 struct Sequence {
+  // The last three are copied for each sequence of a group: what is alike in
+  // all of them they have in common, so that a request that waits is not `n`
+  // times as large.
   Sequence(SequenceGroup& owner,
            const Request& request,
-           const Tokenizer& tokenizer,
-           uint32_t place)
+           uint32_t place,
+           const IncrementalDecoder& text,
+           const StopMatcher& stops,
+           const std::optional<TokenHistory>& prompt)
       : group(owner),
         index(place),
         stream(request.beam ? 0 : request.first_stream + place),
-        decoder(tokenizer,
-                request.output.keep_special_tokens,
-                /*at_text_start=*/false),
-        matcher(request.stopping.stop, request.stopping.include_stop) {
-    if (HasPenalties(request.sampling)) {
-      history.emplace().AddPrompt(request.prompt);
-    }
-  }
+        history(prompt),
+        decoder(text),
+        matcher(stops) {}
 
   SequenceGroup& group;
   const uint32_t index;     // in the group

@@ -46,9 +46,16 @@ SequenceGroup::SequenceGroup(RequestId request_id,
       noise_seed(
           request.cache.noise_seed.value_or(request.sampling.seed.value_or(0))),
       arrival(arrived) {
+  const IncrementalDecoder text(tokenizer, request.output.keep_special_tokens,
+                                /*at_text_start=*/false);
+  const StopMatcher stops(request.stopping.stop, request.stopping.include_stop);
+  std::optional<TokenHistory> prompt;
+  if (HasPenalties(request.sampling)) {
+    prompt.emplace().AddPrompt(request.prompt);
+  }
   for (int32_t i = 0; i < sizes.sequences; ++i) {
-    sequences.push_back(std::make_unique<Sequence>(*this, request, tokenizer,
-                                                   static_cast<uint32_t>(i)));
+    sequences.push_back(std::make_unique<Sequence>(
+        *this, request, static_cast<uint32_t>(i), text, stops, prompt));
   }
 }
 

@@ -46,10 +46,16 @@ std::span<const float> BlockOf(const std::vector<float>& weights,
 }  // namespace
 
 void TokenHistory::AddPrompt(std::span<const TokenId> ids) {
-  for (const TokenId id : ids) ++counts_[id].prompt;
+  Map& counts = OwnCounts();
+  for (const TokenId id : ids) ++counts[id].prompt;
 }
 
-void TokenHistory::AddGenerated(TokenId id) { ++counts_[id].generated; }
+void TokenHistory::AddGenerated(TokenId id) { ++OwnCounts()[id].generated; }
+
+TokenHistory::Map& TokenHistory::OwnCounts() {
+  if (counts_.use_count() > 1) counts_ = std::make_shared<Map>(*counts_);
+  return *counts_;
+}
 
 bool HasPenalties(const SamplingParams& params) {
   const bool repetition =

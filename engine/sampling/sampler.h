@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -22,7 +23,8 @@ namespace kf::engine {
 inline constexpr double kBanningBias = -1e9;
 
 // What the penalties count, per sequence: prompt and generated tokens. Tokens
-// whose cache entry was evicted still count.
+// whose cache entry was evicted still count. Copies have their counts in common
+// until one of them adds a token: samples that wait count their prompt once.
 class TokenHistory {
  public:
   void AddPrompt(std::span<const TokenId> ids);
@@ -33,10 +35,13 @@ class TokenHistory {
     uint32_t prompt = 0;
     uint32_t generated = 0;
   };
-  const std::unordered_map<TokenId, Counts>& counts() const { return counts_; }
+  using Map = std::unordered_map<TokenId, Counts>;
+  const Map& counts() const { return *counts_; }
 
  private:
-  std::unordered_map<TokenId, Counts> counts_;
+  Map& OwnCounts();
+
+  std::shared_ptr<Map> counts_ = std::make_shared<Map>();
 };
 
 // Whether any penalty reads a history.

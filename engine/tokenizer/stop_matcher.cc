@@ -20,7 +20,8 @@ size_t Advance(const std::string& text,
 }  // namespace
 
 StopMatcher::StopMatcher(std::vector<std::string> stops, bool include_stop)
-    : include_stop_(include_stop) {
+    : matched_(stops.size(), 0), include_stop_(include_stop) {
+  std::vector<Pattern> patterns;
   for (std::string& stop : stops) {
     KF_CHECK(!stop.empty());
     Pattern pattern;
@@ -30,8 +31,9 @@ StopMatcher::StopMatcher(std::vector<std::string> stops, bool include_stop)
           Advance(stop, pattern.fail, pattern.fail[i], stop[i]);
     }
     pattern.text = std::move(stop);
-    patterns_.push_back(std::move(pattern));
+    patterns.push_back(std::move(pattern));
   }
+  patterns_ = std::make_shared<const std::vector<Pattern>>(std::move(patterns));
 }
 
 StopMatcher::Result StopMatcher::Push(std::string_view text) {
@@ -40,10 +42,10 @@ StopMatcher::Result StopMatcher::Push(std::string_view text) {
   held_ += text;
   for (size_t i = 0; i < text.size(); ++i) {
     const Pattern* found = nullptr;
-    for (Pattern& pattern : patterns_) {
-      pattern.matched =
-          Advance(pattern.text, pattern.fail, pattern.matched, text[i]);
-      if (pattern.matched == pattern.text.size() &&
+    for (size_t p = 0; p < matched_.size(); ++p) {
+      const Pattern& pattern = (*patterns_)[p];
+      matched_[p] = Advance(pattern.text, pattern.fail, matched_[p], text[i]);
+      if (matched_[p] == pattern.text.size() &&
           (found == nullptr || pattern.text.size() > found->text.size())) {
         found = &pattern;
       }
@@ -59,9 +61,7 @@ StopMatcher::Result StopMatcher::Push(std::string_view text) {
     }
   }
   size_t hold = 0;
-  for (const Pattern& pattern : patterns_) {
-    hold = std::max(hold, pattern.matched);
-  }
+  for (const size_t matched : matched_) hold = std::max(hold, matched);
   result.text = held_.substr(0, held_.size() - hold);
   held_.erase(0, held_.size() - hold);
   return result;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,7 +11,8 @@
 namespace kf::engine {
 
 // Thread-compatible: one per sequence. Linear in the text for each stop string,
-// whatever the strings.
+// whatever the strings. Copies have the strings in common: a request may have
+// many sequences, and their automata are ten times as large as the strings.
 class StopMatcher {
  public:
   struct Result {
@@ -29,15 +31,20 @@ class StopMatcher {
   // The held-back text, when generation ends for another reason.
   std::string Finish();
 
+  bool SharesStringsWith(const StopMatcher& other) const {
+    return patterns_ == other.patterns_;
+  }
+
  private:
   // A Knuth-Morris-Pratt automaton.
   struct Pattern {
     std::string text;
     std::vector<size_t> fail;  // [i]: longest proper border of text[0, i)
-    size_t matched = 0;        // the text so far ends with text[0, matched)
   };
 
-  std::vector<Pattern> patterns_;
+  std::shared_ptr<const std::vector<Pattern>> patterns_;
+  // The text so far ends with so much of each pattern.
+  std::vector<size_t> matched_;
   bool include_stop_;
   std::string held_;
 };

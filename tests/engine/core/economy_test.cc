@@ -3,7 +3,10 @@
 
 #include <atomic>
 #include <limits>
+#include <memory>
 
+#include "engine/request_validation.h"
+#include "engine/sequence_group.h"
 #include "kernels/core/status.h"
 #include "kernels/ref/ref_backend.h"
 #include "tests/engine/core/engine_harness.h"
@@ -154,6 +157,28 @@ TEST(EconomyTest, ScopeModelDecodesInThePagesOfItsBudget) {
   EXPECT_EQ(in_prompt.load(), 2 * 7);
   EXPECT_EQ(in_decode.load(), 2);
   engine.ExpectNothingHeld();
+}
+
+// A request may wait long, and many may: it is not as large as all its samples.
+TEST(EconomyTest, SamplesThatWaitShareWhatTheyRead) {
+  TestEngine engine;
+  Request request = MakeRequest(1, 40, 8);
+  request.samples = 3;
+  request.sampling.presence_penalty = 1.0;
+  request.stopping.stop = {"never", "nowhere"};
+  const auto sizes = ValidateRequest(
+      request, {.vocabulary = engine->config().vocabulary,
+                .context_tokens = engine->config().context_tokens,
+                .layers = engine->config().layers});
+  ASSERT_TRUE(sizes.ok()) << sizes.status();
+  const SequenceGroup group(1, request, *sizes,
+                            std::make_shared<RecordingSink>(),
+                            engine->tokenizer(), TimePoint());
+  ASSERT_EQ(group.sequences.size(), 3U);
+  for (const auto& s : group.sequences) {
+    EXPECT_EQ(&s->history->counts(), &group.first().history->counts());
+    EXPECT_TRUE(s->matcher.SharesStringsWith(group.first().matcher));
+  }
 }
 
 }  // namespace

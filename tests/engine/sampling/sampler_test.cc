@@ -315,5 +315,21 @@ TEST(SamplerDeterminismTest, SeedStepAndStreamDrawAnew) {
   EXPECT_NE(run(1, 0, 1), base);
 }
 
+TEST(TokenHistoryTest, CopiesPartWhenTheyAdd) {
+  TokenHistory first;
+  const TokenId prompt[] = {3, 3, 5};
+  first.AddPrompt(prompt);
+  TokenHistory second = first;
+  EXPECT_EQ(&second.counts(), &first.counts());
+  second.AddGenerated(5);
+  EXPECT_EQ(first.counts().at(5).generated, 0U);
+  EXPECT_EQ(second.counts().at(5).generated, 1U);
+  EXPECT_EQ(second.counts().at(3).prompt, 2U);
+  // Alone again, it adds in place.
+  const auto* counts = &first.counts();
+  first.AddGenerated(7);
+  EXPECT_EQ(&first.counts(), counts);
+}
+
 }  // namespace
 }  // namespace kf::engine

@@ -164,5 +164,15 @@ TEST(StopMatcher, HoldsBackOnlyWhatMayBecomeAStop) {
   EXPECT_EQ(matcher.Finish(), "");
 }
 
+TEST(StopMatcher, CopiesShareTheirStringsAndNoText) {
+  StopMatcher first({"</s>", "ab"}, false);
+  StopMatcher second = first;
+  EXPECT_TRUE(second.SharesStringsWith(first));
+  EXPECT_EQ(first.Push("x</s").text, "x");
+  EXPECT_EQ(second.Push(">a").text, ">");
+  EXPECT_EQ(first.Push("b").text, "</sb");
+  EXPECT_EQ(second.Push("b").matched, "ab");
+}
+
 }  // namespace
 }  // namespace kf::engine
