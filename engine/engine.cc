@@ -71,11 +71,13 @@ absl::Status Engine::Impl::Load(std::unique_ptr<Backend> injected) {
   KF_RETURN_IF_ERROR(ValidateOptions(options));
   KF_ASSIGN_OR_RETURN(file, GgufFile::Open(options.model_path));
   KF_ASSIGN_OR_RETURN(config, ReadModelConfig(*file));
-  if (options.layer_profiles_path.empty()) {
+  const bool beside_the_model = options.layer_profiles_path.empty();
+  if (beside_the_model) {
     options.layer_profiles_path = LayerProfilesPath(options.model_path);
   }
   KF_ASSIGN_OR_RETURN(
-      profiles, LoadLayerProfiles(options.layer_profiles_path, config.layers));
+      profiles, LoadLayerProfiles(options.layer_profiles_path, config.layers,
+                                  beside_the_model));
   KF_ASSIGN_OR_RETURN(tokenizer, Tokenizer::Load(*file));
   if (tokenizer->size() != config.vocabulary) {
     return absl::InvalidArgumentError(absl::StrCat(

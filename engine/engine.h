@@ -35,8 +35,9 @@ struct EngineOptions {
   int32_t prefill_slice_tokens = 256;    // token-layers / L per step, >= 32
   uint32_t default_max_new_tokens = 256;
   uint32_t max_top_logprobs = 64;
-  CacheOptions default_cache;       // for ModelInfo; requests come filled
-  std::string layer_profiles_path;  // empty: LayerProfilesPath(model_path)
+  CacheOptions default_cache;  // for ModelInfo; requests come filled
+  // Empty: LayerProfilesPath(model_path), if there is such a file.
+  std::string layer_profiles_path;
 };
 
 // kInvalidArgument: one rule per field; the message names the field by its

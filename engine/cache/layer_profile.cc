@@ -106,10 +106,12 @@ std::string LayerProfilesPath(const std::string& model_path) {
 }
 
 absl::StatusOr<LayerProfiles> LoadLayerProfiles(const std::string& path,
-                                                int32_t layers) {
+                                                int32_t layers,
+                                                bool optional) {
   std::error_code error;
   const auto kind = std::filesystem::status(path, error).type();
   if (kind == std::filesystem::file_type::not_found) {
+    if (!optional) return Refuse(path, "no such file");
     return LayerProfiles{{std::string(kUniformProfile), {}}};
   }
   auto profiles = ReadFile(path, layers);

@@ -26,10 +26,12 @@ using LayerProfiles = std::map<std::string, std::vector<double>, std::less<>>;
 // "model.gguf" -> "model.gguf.profiles.json".
 std::string LayerProfilesPath(const std::string& model_path);
 
-// `uniform` and what is in the file; where there is no such file, `uniform`
-// alone. kInvalidArgument names the file, the profile and the field. At most 1
-// MiB and 256 profiles; names are 1 to 64 letters, digits, '.', '_' and '-'.
+// `uniform` and what is in the file; `uniform` alone where there is no such
+// file and it is optional. kInvalidArgument names the file, the profile and the
+// field. At most 1 MiB and 256 profiles; names are 1 to 64 letters, digits,
+// '.', '_' and '-'.
 absl::StatusOr<LayerProfiles> LoadLayerProfiles(const std::string& path,
-                                                int32_t layers);
+                                                int32_t layers,
+                                                bool optional);
 
 }  // namespace kf::engine

@@ -57,6 +57,11 @@ TEST(EngineTest, LayerProfilesStandBesideTheModel) {
       Engine::Create(TinyOptions(model), clock, nullptr).status(),
       StatusIs(absl::StatusCode::kInvalidArgument,
                "m.gguf.profiles.json: profiles.late.weights: 3 numbers"));
+  EngineOptions options = TinyOptions(model);
+  options.layer_profiles_path = dir.File("another.json");
+  EXPECT_THAT(Engine::Create(options, clock, nullptr).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "another.json: no such file"));
 }
 
 }  // namespace

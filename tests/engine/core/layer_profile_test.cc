@@ -21,7 +21,7 @@ class LayerProfileTest : public ::testing::Test {
  protected:
   absl::StatusOr<LayerProfiles> Load(const std::string& text) {
     std::ofstream(path_) << text;
-    return LoadLayerProfiles(path_, 3);
+    return LoadLayerProfiles(path_, 3, /*optional=*/true);
   }
 
   testing::TempDir dir_;
@@ -33,9 +33,13 @@ TEST_F(LayerProfileTest, StandsBesideTheModel) {
 }
 
 TEST_F(LayerProfileTest, NoFileIsUniformAlone) {
-  const auto profiles = LoadLayerProfiles(path_, 3);
+  const auto profiles = LoadLayerProfiles(path_, 3, /*optional=*/true);
   ASSERT_TRUE(profiles.ok()) << profiles.status();
   EXPECT_EQ(*profiles, (LayerProfiles{{"uniform", {}}}));
+  // But not where the file was asked for.
+  EXPECT_THAT(
+      LoadLayerProfiles(path_, 3, /*optional=*/false),
+      StatusIs(absl::StatusCode::kInvalidArgument, path_ + ": no such file"));
 }
 
 TEST_F(LayerProfileTest, ReadsWeightsAndIgnoresTheRest) {
@@ -113,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_F(LayerProfileTest, AFolderIsNoFile) {
   std::filesystem::create_directory(path_);
-  EXPECT_THAT(LoadLayerProfiles(path_, 3),
+  EXPECT_THAT(LoadLayerProfiles(path_, 3, /*optional=*/true),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        path_ + ": the file: not a regular file"));
 }
