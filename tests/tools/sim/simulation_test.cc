@@ -262,6 +262,7 @@ TEST(SimulateTest, BeamsAreRowsOfOneRequest) {
 // the long ones.
 TEST(SimulateTest, ABalancerThatReadsLoadsSpreadsThem) {
   std::vector<TraceRequest> trace;
+  trace.reserve(200);
   for (int i = 0; i < 200; ++i) {
     trace.push_back(Asks(0.8 * i, i % 2 == 0 ? 200 : 8, i % 2 == 0 ? 60 : 4));
   }
