@@ -49,6 +49,14 @@ TEST(CachePicture, DrawsRunsOfEqualCells) {
   EXPECT_THAT(svg, Not(HasSubstr("answer")));
 }
 
+// As a server that is wrong might say: more of a cell than there is.
+TEST(CachePicture, PositionsSaidTwiceAreDark) {
+  const std::string svg =
+      CachePicture("t", {{"p", {{{0, 0, 0, 0, 0, 0, 0, 0, 0}}}}}, 1);
+  EXPECT_EQ(XmlFault(svg), "");
+  EXPECT_THAT(svg, HasSubstr("<path class=\"l8\" d=\"M0 0h1v1H0z\"/>"));
+}
+
 TEST(CachePicture, MarksWhereTheAnswerBegins) {
   const std::string svg = CachePicture("t", {{"p", {{{0, 7}}}}}, 4);
   EXPECT_THAT(svg, HasSubstr(">answer<"));

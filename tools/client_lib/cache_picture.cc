@@ -72,7 +72,9 @@ int LevelOf(const Grid& grid, size_t row, size_t column, size_t positions) {
   const auto all = static_cast<double>(grid.pairs[row] * width);
   const uint32_t held = grid.held[row * grid.columns + column];
   if (held == 0) return 0;
-  return std::max(1, static_cast<int>(std::lround(held / all * kLevels)));
+  // A list that names a position twice may hold more than all.
+  const double share = std::min(held / all, 1.0);
+  return std::max(1, static_cast<int>(std::lround(share * kLevels)));
 }
 
 std::string Escaped(const std::string& text) {
