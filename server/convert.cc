@@ -38,7 +38,7 @@ absl::StatusOr<std::optional<engine::BeamParams>> ToBeam(
         ": set, but sampling.beam is too, which goes with max_new_tokens, "
         "ignore_eos and cache options only"));
   }
-  if (p.width() > context.rules.max_beam_width) {
+  if (p.width() < 1 || p.width() > context.rules.max_beam_width) {
     return absl::InvalidArgumentError(
         absl::StrCat("sampling.beam.width: ", p.width(), ", want 1 to ",
                      context.rules.max_beam_width));

@@ -249,6 +249,14 @@ absl::Status TakeWeights(const v1::CacheOptions& p,
     return Invalid(absl::StrCat("cache.layer_profile: \"", p.layer_profile(),
                                 "\", want one of: ", NamesOf(profiles)));
   }
+  // The scope may be the server's default, so name the field that was set.
+  if (!found->second.empty() &&
+      options->scope == engine::SelectionScope::kModel) {
+    return Invalid(absl::StrCat(
+        "cache.layer_profile: \"", p.layer_profile(),
+        "\", but cache.scope is MODEL, one set for all layers, want HEAD or "
+        "LAYER"));
+  }
   options->layer_weights = found->second;
   return absl::OkStatus();
 }

@@ -266,6 +266,27 @@ TEST(CacheOptions, ADefaultProfileGivesWayToOneSetForTheModel) {
   EXPECT_EQ(ToCacheOptions(proto, offer)->layer_weights.size(), 1U);
 }
 
+TEST(CacheOptions, AProfileDoesNotGoWithOneSetForTheModel) {
+  CacheOffer offer;
+  offer.profiles["late"] = {0.5, 1.5};
+  offer.defaults.scope = engine::SelectionScope::kModel;
+  v1::CacheOptions proto;
+  proto.set_layer_profile("late");
+  EXPECT_THAT(
+      ToCacheOptions(proto, offer),
+      StatusIs(kInvalid,
+               "cache.layer_profile: \"late\", but cache.scope is MODEL"));
+  proto.set_layer_profile("uniform");
+  EXPECT_THAT(ToCacheOptions(proto, offer), IsOk());
+  proto.set_layer_profile("late");
+  proto.set_scope(v1::SELECTION_SCOPE_HEAD);
+  EXPECT_THAT(ToCacheOptions(proto, offer), IsOk());
+  // WINDOW has no scope.
+  proto.clear_scope();
+  proto.set_policy(v1::CACHE_POLICY_WINDOW);
+  EXPECT_THAT(ToCacheOptions(proto, offer), IsOk());
+}
+
 TEST(CacheOptions, PoliciesMayBeWithheld) {
   CacheOffer offer;
   offer.policies = {engine::CachePolicy::kH2O, engine::CachePolicy::kKeyformer};

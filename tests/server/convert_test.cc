@@ -119,7 +119,7 @@ INSTANTIATE_TEST_SUITE_P(
              kInvalid, "sampling.beam: set, but cache.policy is QUEST"},
         Case{"BeamOfNone",
              [](auto& r) { r.mutable_sampling()->mutable_beam(); }, kInvalid,
-             "sampling.beam.width: 0"},
+             "sampling.beam.width: 0, want 1 to 16"},
         Case{"BiasKey",
              [](auto& r) {
                (*r.mutable_sampling()->mutable_logit_bias())[258] = 1.0;
