@@ -7,8 +7,22 @@
 #include "engine/sampling/logit_row.h"
 
 namespace kf::engine {
-
 namespace {
+
+Retention CountHolders(const CacheState& state, int32_t prompt_tokens) {
+  Retention kept;
+  kept.holders.resize(static_cast<size_t>(prompt_tokens));
+  for (const auto& layer : state) {
+    for (const HeldTokens& head : layer) {
+      ++kept.heads;
+      for (const int32_t position : head.positions) {
+        if (position >= prompt_tokens) break;  // ascending: the answer's
+        ++kept.holders[static_cast<size_t>(position)];
+      }
+    }
+  }
+  return kept;
+}
 
 // What a sequence that evicts nothing, and scores nothing, holds when it is in
 // its cache: all that it has been fed.
@@ -249,14 +263,16 @@ void EngineCore::AttachReport(const Sequence& s, Update& update) const {
   if (report.budget_tokens > 0) {
     report.recent_tokens = static_cast<uint32_t>(group.sizes.recent);
   }
-  report.after_prompt = group.cache_after_prompt;
-  if (!group.replayed()) {
-    report.at_end = HoldsAll(s, parts_.config);
-    return;
-  }
-  if (auto state = runner_.ReadCache(s); state.ok()) {
-    report.at_end = std::move(*state);
-  }
+  const bool full = group.request.cache_report == CacheReportDetail::kFull;
+  const int32_t n = group.sizes.prompt_tokens;
+  report.kept_after_prompt = CountHolders(group.cache_after_prompt, n);
+  if (full) report.after_prompt = group.cache_after_prompt;
+  auto state = group.replayed()
+                   ? runner_.ReadCache(s)
+                   : absl::StatusOr<CacheState>(HoldsAll(s, parts_.config));
+  if (!state.ok()) return;
+  report.kept_at_end = CountHolders(*state, n);
+  if (full) report.at_end = *std::move(state);
 }
 
 void EngineCore::CountGenerated(uint32_t tokens) {

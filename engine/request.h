@@ -142,11 +142,22 @@ struct Usage {
 // What a cache holds: [layers][G].
 using CacheState = std::vector<std::vector<HeldTokens>>;
 
+// How many of the heads of all layers hold each prompt token.
+struct Retention {
+  uint32_t heads = 0;             // L x G
+  std::vector<uint32_t> holders;  // [n]
+};
+
+// What a cache held after the prompt, each layer as it was cut, and at the end:
+// the last token was never fed and is not in it.
 struct CacheReport {
   uint32_t budget_tokens = 0;  // k; 0: nothing is evicted (full, quest)
   uint32_t recent_tokens = 0;  // w
-  CacheState after_prompt;     // each layer as its prompt was cut
-  CacheState at_end;           // the last token was never fed and is not in it
+  Retention kept_after_prompt;
+  Retention kept_at_end;
+  // kFull; a summary is no longer than the prompt, whoever waits to read it.
+  CacheState after_prompt;
+  CacheState at_end;
 };
 
 // One step's news of one sequence. A request's first carries the prompt's part.

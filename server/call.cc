@@ -50,6 +50,7 @@ bool IsLong(const engine::Update& update) {
     entries += list->size() * (1 + list->front().top.size());
   }
   if (update.cache_report.has_value()) {
+    entries += update.cache_report->kept_at_end.holders.size() / 16;
     for (const auto* state :
          {&update.cache_report->after_prompt, &update.cache_report->at_end}) {
       // Every head has as many as the others of its layer.

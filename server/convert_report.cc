@@ -10,30 +10,17 @@ namespace {
 
 namespace v1 = ::keyformer::v1;
 
-// A position as a varint of up to 2^28, a score, and the headers of a head's
-// lists spread over its tokens.
+// A position as a varint of up to 2^28 and a score. The rest is for headers, of
+// which a head and a state get a token's worth more.
 constexpr uint64_t kBytesPerToken = 16;
-constexpr uint64_t kStates = 2;  // after the prompt, at the end
+constexpr uint64_t kBytesPerPromptToken = 8;  // its retention
+constexpr uint64_t kStates = 2;               // after the prompt, at the end
 
-void SetRetention(const engine::CacheState& state,
-                  uint32_t prompt_tokens,
-                  v1::CacheState* to) {
-  std::vector<uint32_t> holders(prompt_tokens);
-  uint32_t heads = 0;
-  for (const auto& layer : state) {
-    for (const HeldTokens& head : layer) {
-      ++heads;
-      for (const int32_t position : head.positions) {
-        const auto at = static_cast<size_t>(position);
-        if (at >= holders.size()) break;  // ascending: the answer's
-        ++holders[at];
-      }
-    }
-  }
-  if (heads == 0) return;
-  to->mutable_retention()->Reserve(static_cast<int>(prompt_tokens));
-  for (const uint32_t count : holders) {
-    to->add_retention(static_cast<double>(count) / heads);
+void SetRetention(const engine::Retention& kept, v1::CacheState* to) {
+  if (kept.heads == 0) return;
+  to->mutable_retention()->Reserve(static_cast<int>(kept.holders.size()));
+  for (const uint32_t count : kept.holders) {
+    to->add_retention(static_cast<double>(count) / kept.heads);
   }
 }
 
@@ -52,13 +39,12 @@ void SetLayers(const engine::CacheState& state, v1::CacheState* to) {
 }  // namespace
 
 v1::CacheReport ToCacheReport(const engine::CacheReport& report,
-                              uint32_t prompt_tokens,
                               engine::CacheReportDetail detail) {
   v1::CacheReport wire;
   wire.set_budget_tokens(report.budget_tokens);
   wire.set_recent_tokens(report.recent_tokens);
-  SetRetention(report.after_prompt, prompt_tokens, wire.mutable_after_prompt());
-  SetRetention(report.at_end, prompt_tokens, wire.mutable_at_end());
+  SetRetention(report.kept_after_prompt, wire.mutable_after_prompt());
+  SetRetention(report.kept_at_end, wire.mutable_at_end());
   if (detail == engine::CacheReportDetail::kFull) {
     SetLayers(report.after_prompt, wire.mutable_after_prompt());
     SetLayers(report.at_end, wire.mutable_at_end());
@@ -79,11 +65,15 @@ absl::Status CheckReportSize(const engine::Request& request,
     tokens +=
         static_cast<uint64_t>(std::min(sizes->rules.size(layer).budget, total));
   }
+  const auto prompt = static_cast<uint64_t>(sizes->prompt_tokens);
+  const auto layers = static_cast<uint64_t>(limits.request.layers);
+  const auto heads = static_cast<uint64_t>(limits.kv_heads);
   const uint64_t sequences =
       request.beam.has_value() ? request.beam->width : request.samples;
   // Each factor is below 2^13 but for the tokens, below 2^42.
-  const uint64_t bytes = kBytesPerToken * kStates * sequences *
-                         static_cast<uint64_t>(limits.kv_heads) * tokens;
+  const uint64_t state = kBytesPerToken * (heads * (tokens + layers) + 1) +
+                         kBytesPerPromptToken * prompt;
+  const uint64_t bytes = kStates * sequences * state;
   if (bytes <= limits.max_bytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "output.cache_report: FULL may take ", bytes, " bytes (", sequences,

@@ -10,9 +10,8 @@
 
 namespace kf::server {
 
-// `prompt_tokens` is n; detail is kSummary or kFull.
+// `detail` is kSummary or kFull.
 ::keyformer::v1::CacheReport ToCacheReport(const engine::CacheReport& report,
-                                           uint32_t prompt_tokens,
                                            engine::CacheReportDetail detail);
 
 // What bounds a report's size, and the bound.

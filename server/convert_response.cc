@@ -131,8 +131,8 @@ v1::GenerateChunk ToChunk(const engine::Update& update,
     chunk.set_score(update.score);
   }
   if (HasReport(update, context)) {
-    *chunk.mutable_cache_report() = ToCacheReport(
-        *update.cache_report, context.prompt_tokens, context.report);
+    *chunk.mutable_cache_report() =
+        ToCacheReport(*update.cache_report, context.report);
   }
   if (HasUsage(update)) SetUsage(update.usage, chunk.mutable_usage());
   return chunk;
@@ -153,8 +153,8 @@ v1::GenerateResponse ToResponse(const std::vector<engine::Update>& sequences,
     sequence.set_stop_string(update.stop_string);
     sequence.set_score(update.score);
     if (HasReport(update, context)) {
-      *sequence.mutable_cache_report() = ToCacheReport(
-          *update.cache_report, context.prompt_tokens, context.report);
+      *sequence.mutable_cache_report() =
+          ToCacheReport(*update.cache_report, context.report);
     }
     // The last to come has the whole one.
     if (HasUsage(update)) SetUsage(update.usage, response.mutable_usage());

@@ -24,7 +24,6 @@ inline bool HasUsage(const engine::Update& update) {
 struct ResponseContext {
   const std::string& request_id;
   const engine::Tokenizer& tokenizer;
-  uint32_t prompt_tokens = 0;  // n
   engine::CacheReportDetail report = engine::CacheReportDetail::kNone;
 };
 

@@ -9,9 +9,9 @@ void GenerateCall::Submit(std::string request_id,
                           absl::StatusOr<engine::Request> request) {
   rpc_.request_id = std::move(request_id);
   if (!request.ok()) return OnEnd(request.status());
-  prompt_tokens_ = static_cast<uint32_t>(request->prompt.size());
   report_ = request->cache_report;
-  Expect(request->beam.has_value() ? request->beam->width : request->samples);
+  const bool beams = request->beam.has_value();
+  Expect(beams ? request->beam->width : request->samples, beams);
   const auto id = rpc_.engine.Submit(*std::move(request), shared_from_this());
   if (!id.ok()) return OnEnd(id.status());
   ticket_.SetId(*id);
@@ -20,7 +20,6 @@ void GenerateCall::Submit(std::string request_id,
 ResponseContext GenerateCall::response_context() const {
   return {.request_id = rpc_.request_id,
           .tokenizer = rpc_.engine.tokenizer(),
-          .prompt_tokens = prompt_tokens_,
           .report = report_};
 }
 

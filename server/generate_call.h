@@ -25,8 +25,9 @@ class GenerateCall : public engine::TokenSink,
 
  protected:
   explicit GenerateCall(Call call);
-  // Before the engine is given the request: no update has come.
-  virtual void Expect(uint32_t sequences) = 0;
+  // Before the engine is given the request: no update has come. `at_end`: all
+  // come at the end, and may be fewer, as beams.
+  virtual void Expect(uint32_t sequences, bool at_end) = 0;
 
   // The client has gone, or cannot be written to.
   void Cancel() { ticket_.Cancel(); }
@@ -42,8 +43,7 @@ class GenerateCall : public engine::TokenSink,
 
   EngineTicket ticket_;
   std::shared_ptr<GenerateCall> self_;
-  // Of the request, for its answer.
-  uint32_t prompt_tokens_ = 0;
+  // What the request asked for.
   engine::CacheReportDetail report_ = engine::CacheReportDetail::kNone;
 };
 

@@ -6,8 +6,9 @@ namespace kf::server {
 
 StreamCall::StreamCall(Call call) : GenerateCall(std::move(call)) {}
 
-void StreamCall::Expect(uint32_t sequences) {
+void StreamCall::Expect(uint32_t sequences, bool at_end) {
   const MutexLock lock(mu_);
+  at_end_ = at_end;
   pending_ = PendingUpdates(sequences);
 }
 
@@ -16,9 +17,10 @@ void StreamCall::OnUpdate(engine::Update update) {
   {
     MutexLock lock(mu_);
     pending_.Add(std::move(update));
-    last = pending_.complete();
+    last = at_end_ || pending_.complete();
   }
-  // OnEnd follows the last update at once and sends both in one go.
+  // OnEnd follows the last update at once and sends both in one go. It alone
+  // knows which beam is the last.
   if (!last) Advance();
 }
 

@@ -40,7 +40,7 @@ class StreamCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     absl::Status status;    // if finish
   };
 
-  void Expect(uint32_t sequences) override KF_EXCLUDES(mu_);
+  void Expect(uint32_t sequences, bool at_end) override KF_EXCLUDES(mu_);
   // Starts whatever is due.
   void Advance() KF_EXCLUDES(mu_);
   void Send(Due due) KF_EXCLUDES(mu_);
@@ -49,6 +49,7 @@ class StreamCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   Mutex mu_;
   PendingUpdates pending_ KF_GUARDED_BY(mu_);
+  bool at_end_ KF_GUARDED_BY(mu_) = false;  // nothing is sent before OnEnd
   bool writing_ KF_GUARDED_BY(mu_) = false;
   bool broken_ KF_GUARDED_BY(mu_) = false;  // a write failed: no more of them
   absl::Status broken_by_ KF_GUARDED_BY(mu_);  // ours; OK: the client's doing

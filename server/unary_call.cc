@@ -8,7 +8,7 @@ namespace kf::server {
 UnaryCall::UnaryCall(Call call, grpc::ByteBuffer* response)
     : GenerateCall(std::move(call)), response_(response) {}
 
-void UnaryCall::Expect(uint32_t sequences) {
+void UnaryCall::Expect(uint32_t sequences, bool /*at_end*/) {
   pending_ = PendingUpdates(sequences);
 }
 

@@ -25,7 +25,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public GenerateCall {
   void OnDone() override;
 
  private:
-  void Expect(uint32_t sequences) override;
+  void Expect(uint32_t sequences, bool at_end) override;
   // Writes the answer and finishes.
   void Answer();
 

@@ -333,6 +333,17 @@ TEST_F(Sequences, BeamsComeAtTheEndBestFirst) {
   }
 }
 
+// Without a token there is nothing to tell beams apart: one comes back, and it
+// is the last chunk all the same.
+TEST_F(Sequences, BeamsOfNoTokensAreOne) {
+  v1::GenerateRequest request = BeamRequest(4, v1::CACHE_POLICY_KEYFORMER);
+  request.mutable_stopping()->set_max_new_tokens(0);
+  EXPECT_EQ(Whole(request).sequences_size(), 1);
+  const Streamed streamed = RunStream(*stub_, request);
+  ExpectWellFormed(streamed, 1);
+  EXPECT_EQ(streamed.chunks.size(), 1U);
+}
+
 TEST_F(Sequences, ABeamOfOneIsGreedy) {
   v1::GenerateRequest request = BeamRequest(1, v1::CACHE_POLICY_H2O);
   const v1::GenerateResponse beam = Whole(request);

@@ -44,8 +44,7 @@ class Convert : public ::testing::Test {
   }
   std::unique_ptr<testing::TinyContext> tiny_ = testing::MakeTinyContext(false);
   const std::string id_ = "id";
-  ResponseContext context_{
-      .request_id = id_, .tokenizer = *tiny_->tokenizer, .prompt_tokens = 4};
+  ResponseContext context_{.request_id = id_, .tokenizer = *tiny_->tokenizer};
 };
 
 TEST_F(Convert, FirstChunkCarriesThePromptsPart) {
@@ -124,6 +123,8 @@ engine::CacheReport Report() {
   engine::CacheReport report;
   report.budget_tokens = 3;
   report.recent_tokens = 1;
+  report.kept_after_prompt = {4, {3, 3, 2, 4}};
+  report.kept_at_end = {4, {4, 1, 0, 3}};
   report.after_prompt = {{{{0, 1, 3}, {.5F, .25F, .125F}}, {{0, 2, 3}, {}}},
                          {{{0, 1, 3}, {}}, {{1, 2, 3}, {}}}};
   report.at_end = {{{{0, 3, 4}, {2.F, 3.F, 4.F}}, {{0, 3, 4}, {}}},
@@ -145,7 +146,6 @@ TEST_F(Convert, ReportsAreSharesOfTheHeadsThatHoldAToken) {
   };
   EXPECT_EQ(retention(report.after_prompt()),
             (std::vector<double>{0.75, 0.75, 0.5, 1.0}));
-  // The generated token's share is no prompt token's.
   EXPECT_EQ(retention(report.at_end()),
             (std::vector<double>{1.0, 0.25, 0.0, 0.75}));
   EXPECT_EQ(report.at_end().layers_size(), 0);
@@ -178,36 +178,58 @@ TEST(ReportSize, IsBoundedForFullDetailAlone) {
   limits.request.layers = 3;
   limits.request.vocabulary = 10;
   limits.request.context_tokens = 512;
-  const uint64_t bytes = 2U * 16U * 3U * 2U * 120U;
-  limits.max_bytes = bytes;
+  // Two states: 120 tokens and a header in 3 layers of 2 heads, the state's own
+  // header, and the retention of 100 prompt tokens.
+  limits.max_bytes = 2U * (16U * (3U * 2U * 121U + 1U) + 8U * 100U);
   EXPECT_THAT(CheckReportSize(request, limits), testing::IsOk());
   request.samples = 2;
   EXPECT_THAT(
       CheckReportSize(request, limits),
       testing::StatusIs(absl::StatusCode::kInvalidArgument,
-                        "output.cache_report: FULL may take 46080 bytes"));
+                        "output.cache_report: FULL may take 49728 bytes"));
   request.cache_report = engine::CacheReportDetail::kSummary;
   EXPECT_THAT(CheckReportSize(request, limits), testing::IsOk());
   // A budget makes it small again.
   request.cache_report = engine::CacheReportDetail::kFull;
   request.cache.policy = engine::CachePolicy::kKeyformer;
-  request.cache.tokens = 60;
+  request.cache.tokens = 50;
   EXPECT_THAT(CheckReportSize(request, limits), testing::IsOk());
 }
 
-// What the bound counts is what the longest message takes.
+// What is allowed is never less than what a message takes: long prompts of
+// which little is held, and tokens with the longest positions.
 TEST(ReportSize, CoversTheMessage) {
-  engine::CacheReport report;
-  HeldTokens head;
-  for (int32_t i = 0; i < 50; ++i) {
-    head.positions.push_back((1 << 28) - 50 + i);
-    head.scores.push_back(1e-3F);
+  for (const uint32_t budget : {1U, 2U, 50U}) {
+    for (const int32_t n : {50, 500}) {
+      engine::CacheReport report;
+      report.budget_tokens = report.recent_tokens = budget;
+      HeldTokens head;
+      for (uint32_t i = 0; i < budget; ++i) {
+        head.positions.push_back((1 << 28) - 100 + static_cast<int32_t>(i));
+        head.scores.push_back(1e-3F);
+      }
+      report.after_prompt.assign(3, {head, head});
+      report.at_end = report.after_prompt;
+      report.kept_at_end = {6, std::vector<uint32_t>(static_cast<size_t>(n))};
+      report.kept_after_prompt = report.kept_at_end;
+      const v1::CacheReport wire =
+          ToCacheReport(report, engine::CacheReportDetail::kFull);
+      engine::Request request;
+      request.prompt.assign(static_cast<size_t>(n), 1);
+      request.stopping.max_new_tokens = 20;
+      request.cache.tokens = budget;
+      request.cache_report = engine::CacheReportDetail::kFull;
+      ReportLimits limits{.kv_heads = 2, .request = {}};
+      limits.request.layers = 3;
+      limits.request.vocabulary = 10;
+      limits.request.context_tokens = 1024;
+      limits.max_bytes = wire.ByteSizeLong() - 1;
+      EXPECT_THAT(CheckReportSize(request, limits),
+                  testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                                    "output.cache_report"))
+          << n << " tokens, budget " << budget;
+    }
   }
-  report.after_prompt.assign(3, {head, head});
-  report.at_end = report.after_prompt;
-  const v1::CacheReport wire =
-      ToCacheReport(report, 0, engine::CacheReportDetail::kFull);
-  EXPECT_LE(wire.ByteSizeLong(), 2U * 16U * 3U * 2U * 50U);
 }
 
 TEST_F(Convert, EveryFinishReasonHasItsName) {

@@ -47,6 +47,39 @@ TEST(EconomyTest, NothingIsScoredThatNobodyReads) {
   }
 }
 
+// A summary says the same as the lists, and does not keep them.
+TEST(EconomyTest, SummariesAreNoLongerThanThePrompt) {
+  TestEngine engine;
+  Request request = MakeKeyformerRequest(1, 100, 20, 16, 4);
+  request.cache_report = CacheReportDetail::kFull;
+  const Outcome full = engine.Run(request);
+  request.cache_report = CacheReportDetail::kSummary;
+  const Outcome summary = engine.Run(request);
+  ASSERT_TRUE(full.cache_report && summary.cache_report);
+  EXPECT_TRUE(summary.cache_report->after_prompt.empty());
+  EXPECT_TRUE(summary.cache_report->at_end.empty());
+  for (const auto kept :
+       {&CacheReport::kept_after_prompt, &CacheReport::kept_at_end}) {
+    const Retention& want = (*full.cache_report).*kept;
+    const Retention& got = (*summary.cache_report).*kept;
+    EXPECT_EQ(got.heads, want.heads);
+    EXPECT_EQ(got.holders, want.holders);
+    ASSERT_EQ(got.holders.size(), 100U);
+  }
+  std::vector<uint32_t> holders(100);
+  uint32_t heads = 0;
+  for (const auto& layer : full.cache_report->at_end) {
+    for (const HeldTokens& head : layer) {
+      ++heads;
+      for (const int32_t position : head.positions) {
+        if (position < 100) ++holders[static_cast<size_t>(position)];
+      }
+    }
+  }
+  EXPECT_EQ(full.cache_report->kept_at_end.heads, heads);
+  EXPECT_EQ(full.cache_report->kept_at_end.holders, holders);
+}
+
 // The first token does not hang on what is kept.
 TEST(EconomyTest, OneTokenIsTheFirstOfMany) {
   TestEngine engine;
