@@ -74,7 +74,8 @@ Sequence& SequenceGroup::first() const {
 
 bool SequenceGroup::replayed() const {
   const Sequence& s = first();
-  return !preempted && prompt_done &&
+  const bool in_prefill = !workspace.empty();
+  return !preempted && !in_prefill && prompt_done &&
          static_cast<size_t>(s.cache.fed) >= s.fed_tokens.size();
 }
 

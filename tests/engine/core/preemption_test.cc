@@ -310,6 +310,72 @@ TEST_F(PreemptedTest, TimeLimit) {
       SameCaches(outcome.cache_report->at_end, same.cache_report->at_end));
 }
 
+// Wherever the second one is when it loses its place, and its time is up while
+// its prompt is run again: what it has had is reported, and no unwritten page
+// is read. Among the places is the one between its prompt and its first step.
+TEST(ReplayTest, TimeIsUpWhileThePromptIsRunAgain) {
+  int before_decode = 0;
+  for (int32_t arrival = 36; arrival < 48; ++arrival) {
+    FakeClock clock;
+    PreemptionObserver observer;
+    EngineOptions options = TinyOptions("");
+    options.prefill_slice_tokens = 32;
+    options.backend.threads = 1;
+    options.kv_pool_bytes = BytesOfPages(options, 82);
+    auto inner = CreateBackend(options.backend);
+    ASSERT_THAT(inner, IsOk());
+    Request late = MakeRequest(2, 440, 9);
+    late.samples = 2;
+    late.output.prompt_logprobs = true;  // takes about 21 steps
+    late.stopping.time_limit_ms = 1000.0;
+    late.cache_report = CacheReportDetail::kFull;
+    const auto sink = std::make_shared<RecordingSink>();
+    std::atomic<Engine*> engine{nullptr};
+    Hooks hooks;
+    hooks.decode = [&](const DecodeAttentionArgs& args) {
+      if (engine.load() != nullptr && args.layer == 0 &&
+          args.items[0].position == arrival) {
+        EXPECT_THAT(engine.load()->Submit(late, sink), IsOk());
+      }
+      return absl::OkStatus();
+    };
+    hooks.prompt = [&](const PromptAttentionArgs&) {
+      if (observer.preempted_now) clock.Advance(std::chrono::seconds(2));
+      return absl::OkStatus();
+    };
+    TestEngine owner({.options = options,
+                      .backend = std::make_unique<HookBackend>(
+                          *std::move(inner), std::move(hooks)),
+                      .observer = &observer,
+                      .clock = &clock});
+    engine = &*owner;
+    // Three that grow together: they find no pages when they cross into another
+    // one for the second time, 17 to 28 steps after the late one has come.
+    Request early = MakeRequest(1, 20, 60);
+    early.samples = 3;
+    owner.RunAll(early);
+    const std::vector<Outcome> outcomes = sink->WaitAll();
+    owner.ExpectNothingHeld();
+    if (observer.preempted == 0) continue;  // it has ended before
+    for (const Outcome& outcome : outcomes) {
+      EXPECT_EQ(outcome.finish_reason, FinishReason::kTimeLimit);
+      const bool had_prompt = !outcome.tokens.empty();
+      ASSERT_EQ(outcome.cache_report.has_value(), had_prompt);
+      if (!had_prompt) continue;
+      for (const auto& layer : outcome.cache_report->at_end) {
+        for (const HeldTokens& head : layer) {
+          ASSERT_EQ(head.positions.size(), 440 + outcome.tokens.size() - 1);
+          for (size_t i = 0; i < head.positions.size(); ++i) {
+            ASSERT_EQ(head.positions[i], static_cast<int32_t>(i));
+          }
+        }
+      }
+      if (outcome.tokens.size() == 1) ++before_decode;
+    }
+  }
+  EXPECT_GT(before_decode, 0);
+}
+
 TEST_F(PreemptedTest, TheEngineStops) {
   StartBoth(Long(1), Long(2));
   std::thread stopper(
