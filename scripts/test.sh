@@ -37,12 +37,12 @@ known_stage() {
   return 1
 }
 
-# Configures and builds a preset; arguments after the first go to cmake.
+# Configures a preset and builds the given targets of it, or all.
 build_preset() {
   local preset=$1
   shift
-  cmake --preset "$preset" "$@"
-  cmake --build "build/$preset" -j "$jobs"
+  cmake --preset "$preset"
+  cmake --build "build/$preset" -j "$jobs" --target "${@:-all}"
 }
 
 # Test cases that ran in the last ctest of a build folder.
@@ -67,7 +67,7 @@ stage_asan() {
 }
 
 stage_tsan() {
-  build_preset tsan
+  build_preset tsan tests/kernels/all tests/engine/all
   TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 \
     ctest --preset tsan -j "$jobs" -L 'engine|kernels' -LE slow
   print_cases tsan
