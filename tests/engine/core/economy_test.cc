@@ -1,9 +1,13 @@
 // Work and memory that a request does not need, or cannot have.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <limits>
 #include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "engine/request_validation.h"
 #include "engine/sequence_group.h"
@@ -189,6 +193,60 @@ TEST(EconomyTest, ScopeModelDecodesInThePagesOfItsBudget) {
   EXPECT_EQ(engine.Run(std::move(request)).tokens.size(), 5U);
   EXPECT_EQ(in_prompt.load(), 2 * 7);
   EXPECT_EQ(in_decode.load(), 2);
+  engine.ExpectNothingHeld();
+}
+
+// Long prompts arrive among running streams. Between two decode steps there is
+// the work of one slice, in rows times layers; and nothing is allocated for any
+// of it.
+TEST(EconomyTest, ADecodeStepWaitsForOneSliceAtMost) {
+  constexpr int32_t kSlice = 64;
+  std::atomic<int64_t> work{0};
+  std::atomic<int64_t> most{0};
+  std::atomic<int64_t> all{0};
+  std::atomic<int> allocations{0};
+  Hooks hooks;
+  hooks.prompt = [&](const PromptAttentionArgs& args) {
+    for (const auto& item : args.items) {
+      work += item.rows;
+      all += item.rows;
+    }
+    return absl::OkStatus();
+  };
+  hooks.decode = [&](const DecodeAttentionArgs& args) {
+    if (args.layer > 0) return absl::OkStatus();
+    most = std::max(most.load(), work.load());
+    work = 0;
+    return absl::OkStatus();
+  };
+  hooks.allocate = [&](size_t, std::string_view) {
+    ++allocations;
+    return absl::OkStatus();
+  };
+  EngineOptions options = TinyOptions("");
+  options.prefill_slice_tokens = kSlice;
+  options.prefill_workspace_tokens = 900;
+  TestEngine engine({.options = options,
+                     .backend = std::make_unique<HookBackend>(
+                         CreateReferenceBackend(), std::move(hooks))});
+  std::vector<std::shared_ptr<RecordingSink>> sinks;
+  for (uint32_t i = 0; i < 3; ++i) {
+    sinks.push_back(engine.Start(MakeRequest(i, 20, 100)).second);
+  }
+  for (const auto& sink : sinks) sink->WaitForUpdates(1);
+  all = 0;
+  most = 0;
+  allocations = 0;
+  for (uint32_t i = 3; i < 6; ++i) {
+    sinks.push_back(
+        engine.Start(MakeKeyformerRequest(i, 300, 3, 150, 40)).second);
+  }
+  for (const auto& sink : sinks) sink->Wait();
+  constexpr int32_t kLayersOfAll = testing::TinyModelSpec{}.layers;
+  EXPECT_EQ(all, 3 * 300 * kLayersOfAll);
+  EXPECT_LE(most, int64_t{kSlice} * kLayersOfAll);
+  EXPECT_GT(most, int64_t{kSlice} * kLayersOfAll / 2);
+  EXPECT_EQ(allocations, 0);
   engine.ExpectNothingHeld();
 }
 
