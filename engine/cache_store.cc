@@ -119,7 +119,8 @@ void CacheStore::Reorder(SequenceGroup& group) {
   for (SequenceCache& cache : before) GivePages(pool_, cache);
 }
 
-absl::Status CacheStore::PrepareStep(std::span<Sequence* const> sequences) {
+absl::Status CacheStore::PrepareStep(std::span<Sequence* const> sequences,
+                                     int32_t tokens) {
   for (Sequence* s : sequences) {
     SequenceGroup& group = s->group;
     if (group.beams != nullptr) {
@@ -127,9 +128,10 @@ absl::Status CacheStore::PrepareStep(std::span<Sequence* const> sequences) {
       continue;
     }
     // What writes here next: room for it, and nobody else's.
-    if (group.sizes.grows) GrowPages(s->cache.seen() + 1, pool_, s->cache);
+    if (group.sizes.grows) GrowPages(s->cache.seen() + tokens, pool_, s->cache);
     if (group.sizes.shares_prompt) {
-      // Nothing is evicted: a token's slot is its position.
+      // Nothing is evicted: a token's slot is its position. The pages of later
+      // tokens of a replay are new.
       for (int32_t layer = 0; layer < config_.layers; ++layer) {
         OwnPageOf(s->cache.seen(), layer, pool_, s->cache, copies_);
       }

@@ -39,7 +39,9 @@ class CacheStore {
   void Reorder(SequenceGroup& group);
   // Before a decode step of these sequences: there is room for what it writes,
   // in one cache alone.
-  absl::Status PrepareStep(std::span<Sequence* const> sequences);
+  // `tokens` > 1 of each in a replay.
+  absl::Status PrepareStep(std::span<Sequence* const> sequences,
+                           int32_t tokens = 1);
   // What the sequence had is free again. Idempotent.
   void Close(Sequence& sequence);
 

@@ -168,22 +168,22 @@ void EngineCore::RunPrefillCall(const PrefillCall& call) {
 }
 
 void EngineCore::RunReplay(const StepPlan& plan) {
-  std::vector<Sequence*> rows;
+  std::vector<Sequence*> live;
   for (const ReplayPiece& piece : plan.replay) {
-    absl::Status status;
-    for (int32_t i = 0; i < piece.tokens && status.ok(); ++i) {
-      const auto found = groups_.find(piece.id);
-      if (found == groups_.end()) break;  // failed
-      SequenceGroup& group = *found->second;
-      rows.clear();
-      for (const auto& s : group.sequences) {
-        if (!s->finished) rows.push_back(s.get());
-      }
-      status = caches_->PrepareStep(rows);
-      if (status.ok()) status = runner_.Replay(group);
-      for (Sequence* s : rows) Count(*s, s->cache.seen());
+    const auto found = groups_.find(piece.id);
+    if (found == groups_.end()) continue;  // its prompt's call failed
+    SequenceGroup& group = *found->second;
+    live.clear();
+    for (const auto& s : group.sequences) {
+      if (!s->finished) live.push_back(s.get());
     }
-    if (!status.ok()) Fail(piece.id, status);
+    absl::Status status = caches_->PrepareStep(live, piece.tokens);
+    if (status.ok()) status = runner_.Replay(group, piece.tokens);
+    if (!status.ok()) {
+      Fail(piece.id, status);
+      continue;
+    }
+    for (Sequence* s : live) Count(*s, s->cache.seen());
   }
 }
 

@@ -40,18 +40,22 @@ absl::Status Runner::Decode(std::span<Sequence* const> sequences,
   return HandleLogits(on_logits);
 }
 
-absl::Status Runner::Replay(SequenceGroup& group) {
+absl::Status Runner::Replay(SequenceGroup& group, int32_t tokens) {
   rows_.clear();
   for (const auto& s : group.sequences) {
     if (s->finished) continue;
-    rows_.push_back({.token = s->fed_tokens[static_cast<size_t>(s->cache.fed)],
-                     .cache = &s->cache,
-                     .score = {},
-                     .add_scores = false});
+    for (int32_t ahead = 0; ahead < tokens; ++ahead) {
+      rows_.push_back(
+          {.token = s->fed_tokens[static_cast<size_t>(s->cache.fed + ahead)],
+           .cache = &s->cache,
+           .score = {},
+           .add_scores = false,
+           .ahead = ahead});
+    }
   }
   KF_RETURN_IF_ERROR(decoder_.DecodeStep(rows_));
   for (const auto& s : group.sequences) {
-    if (!s->finished) ++s->cache.fed;
+    if (!s->finished) s->cache.fed += tokens;
   }
   return absl::OkStatus();
 }

@@ -48,8 +48,9 @@ class Runner {
   absl::Status Decode(std::span<Sequence* const> sequences,
                       const LogitsHandler& on_logits);
   // Feeds each live sequence of a group, whose prompt has been replayed, the
-  // next token that it has fed before.
-  absl::Status Replay(SequenceGroup& group);
+  // next `tokens` tokens that it has fed before, in one call; their logits have
+  // been read then.
+  absl::Status Replay(SequenceGroup& group, int32_t tokens);
   // Rows of prompts through one layer; logits come out of the last one.
   // Of a prompt that is replayed only the last row's are computed.
   absl::Status Prefill(int32_t layer,

@@ -207,6 +207,12 @@ struct DecodeAttentionItem {
   // Of each head: the newest, then those with the highest bounds, ties to the
   // earlier. 0, and all that there are: all.
   int32_t read_pages = 0;
+  // A replay: this token follows that of the item before, in one sequence. The
+  // tokens of such a run are appended before any of its rows attends, and each
+  // row comes to what it would in a call of its own. A token's slot is its
+  // position, nothing is scored or leaves; free_slot is the first token's, and
+  // then the one after the last.
+  bool continues = false;
 };
 
 struct DecodeAttentionArgs {

@@ -24,8 +24,8 @@ DecodeAttentionItem DecodeItem(const DecodeRow& row, int32_t layer) {
   const CacheRules& rules = cache.rules;
   const LayerSize size = rules.size(layer);
   const bool bounded = rules.bounded(layer);
-  return {.position = cache.seen(),
-          .held = cache.held(layer),
+  return {.position = cache.seen() + row.ahead,
+          .held = cache.held(layer) + row.ahead,
           .budget = size.budget,
           .recent = size.recent,
           .cache = cache.span(layer),
@@ -35,7 +35,8 @@ DecodeAttentionItem DecodeItem(const DecodeRow& row, int32_t layer) {
           .age = AgeOf(row),
           .rank_positions = rules.rank_positions,
           .bounds = bounded ? cache.bounds(layer) : PageSpan{},
-          .read_pages = bounded ? rules.read_pages : 0};
+          .read_pages = bounded ? rules.read_pages : 0,
+          .continues = row.ahead > 0};
 }
 
 }  // namespace

@@ -65,8 +65,9 @@ class Decoder {
   // Pages for the prompts in flight; a prompt takes ceil(n / 16) of them.
   PagePool& workspace_pool() { return *workspace_pool_; }
 
-  // All layers for rows.size() <= max_batch sequences; rows of beams of one
-  // request are consecutive (DecodeRow). Row i of the result is final row i.
+  // All layers for rows.size() <= max_batch rows: sequences, each with its
+  // beams or the tokens of its replay one after the other (DecodeRow). Row i of
+  // the result is final row i.
   absl::Status DecodeStep(std::span<const DecodeRow> rows);
 
   // At most kPromptCallRows rows through `layer`. In the last layer the wanted

@@ -32,6 +32,7 @@ absl::Status KeptSets::Begin(std::span<const DecodeRow> rows) {
     Set set{.first = first, .rows = 1};
     const SequenceCache& cache = *rows[first].cache;
     while (first + set.rows < rows.size() &&
+           rows[first + set.rows].ahead == 0 &&
            rows[first + set.rows].cache->free_slots == cache.free_slots) {
       ++set.rows;
     }

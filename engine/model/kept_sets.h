@@ -24,6 +24,9 @@ struct DecodeRow {
   const SequenceCache* cache = nullptr;  // its `fed` excludes this token
   ScoreOptions score;
   bool add_scores = true;
+  // A replay: tokens of the same sequence in the rows just before, 0, 1, 2, ...
+  // Of one that evicts and scores nothing, and is no beam.
+  int32_t ahead = 0;
 };
 
 // For this step's token.

@@ -58,6 +58,7 @@ class Decode {
   absl::Status Allocate();
   absl::Status AllocateRow(const DecodeAttentionItem& item, Row& row);
   absl::Status AllocateWorkers();
+  void CheckRun(size_t row) const;
   void Prepare(size_t row, int32_t head, const Worker& worker);
   void Append(size_t row, int32_t head);
   void PackQueries(size_t row, int32_t head, uint32_t* q) const;
@@ -85,9 +86,20 @@ class Decode {
   static bool Quest(const DecodeAttentionItem& item) {
     return !item.bounds.pages.empty();
   }
+  bool Continued(size_t row) const {
+    return row + 1 < args_.items.size() && args_.items[row + 1].continues;
+  }
+  bool InRun(size_t row) const {
+    return args_.items[row].continues || Continued(row);
+  }
   // Before the first chunk runs, the token must be in its page.
-  static bool Prepared(const DecodeAttentionItem& item) {
-    return Quest(item) || item.rank_positions;
+  bool Prepared(size_t row) const {
+    const DecodeAttentionItem& item = args_.items[row];
+    return Quest(item) || item.rank_positions || InRun(row);
+  }
+  int32_t SlotOf(size_t row, int32_t head) const {
+    const DecodeAttentionItem& item = args_.items[row];
+    return InRun(row) ? item.held : item.free_slot[head];
   }
 
   AttentionContext& context_;
@@ -99,6 +111,7 @@ class Decode {
   const int64_t partial_;             // floats of one head's partial result
   const float* rotations_ = nullptr;  // by rank, where a row needs them
   std::vector<size_t> prepared_;      // rows
+  std::vector<size_t> runs_;          // the first of each run of these
   std::vector<Row> rows_;
   std::vector<Worker> workers_;
 };
@@ -108,10 +121,13 @@ absl::Status Decode::Run() {
   if (args_.items.empty()) return absl::OkStatus();
   KF_RETURN_IF_ERROR(Allocate());
   context_.pool.ParallelFor(
-      std::ssize(prepared_) * shape_.kv_heads, [this](int64_t i, int worker) {
-        Prepare(prepared_[static_cast<size_t>(i / shape_.kv_heads)],
-                static_cast<int32_t>(i % shape_.kv_heads),
-                workers_[static_cast<size_t>(worker)]);
+      std::ssize(runs_) * shape_.kv_heads, [this](int64_t i, int worker) {
+        // In order: the bounds of a page grow token by token.
+        size_t row = runs_[static_cast<size_t>(i / shape_.kv_heads)];
+        do {
+          Prepare(row, static_cast<int32_t>(i % shape_.kv_heads),
+                  workers_[static_cast<size_t>(worker)]);
+        } while (Continued(row++));
       });
   const int64_t items =
       rows_.back().first_item + int64_t{rows_.back().chunks} * shape_.kv_heads;
@@ -135,7 +151,11 @@ absl::Status Decode::Allocate() {
     KF_CHECK(item.recent >= 0 && item.recent <= item.budget);
     KF_CHECK(item.row_scores == nullptr || item.defer_eviction);
     KF_CHECK(std::ssize(item.cache.pages) >= PagesFor(item.held + 1));
-    if (Prepared(item)) prepared_.push_back(i);
+    if (InRun(i)) CheckRun(i);
+    if (Prepared(i)) {
+      prepared_.push_back(i);
+      if (!item.continues) runs_.push_back(i);
+    }
     Row row = {};
     row.first_item = items;
     KF_RETURN_IF_ERROR(AllocateRow(item, row));
@@ -143,6 +163,17 @@ absl::Status Decode::Allocate() {
     rows_.push_back(row);
   }
   return AllocateWorkers();
+}
+
+void Decode::CheckRun(size_t row) const {
+  const DecodeAttentionItem& item = args_.items[row];
+  KF_CHECK(item.held == item.position && item.held < item.budget);
+  KF_CHECK(!Scored(item) && !item.rank_positions && !item.defer_eviction);
+  if (!item.continues) return;
+  KF_CHECK(row > 0);
+  const DecodeAttentionItem& before = args_.items[row - 1];
+  KF_CHECK(item.position == before.position + 1);
+  KF_CHECK(item.free_slot == before.free_slot);
 }
 
 absl::Status Decode::AllocateRow(const DecodeAttentionItem& item, Row& row) {
@@ -227,7 +258,7 @@ absl::Status Decode::AllocateWorkers() {
 void Decode::Append(size_t row, int32_t head) {
   const DecodeAttentionItem& item = args_.items[row];
   const HeadLayout layout = item.rank_positions ? Unrotated(layout_) : layout_;
-  const int32_t slot = item.free_slot[head];
+  const int32_t slot = SlotOf(row, head);
   const float* k =
       QkvOf(row) + int64_t{shape_.query_heads + head} * shape_.head_dim;
   kernels_.append(
@@ -246,11 +277,12 @@ void Decode::PackQueries(size_t row, int32_t head, uint32_t* q) const {
   }
 }
 
-// What Quest and rank positions must know of a whole head first.
+// What Quest, rank positions and replays must have of a whole head first.
 void Decode::Prepare(size_t row, int32_t head, const Worker& worker) {
   const DecodeAttentionItem& item = args_.items[row];
   const Row& memory = rows_[row];
-  KF_CHECK(item.free_slot[head] >= 0 && item.free_slot[head] <= item.held);
+  const int32_t new_slot = SlotOf(row, head);
+  KF_CHECK(new_slot >= 0 && new_slot <= item.held);
   Append(row, head);
   const HeadPages pages = MakeHeadPages(shape_, item.cache, head);
   if (item.rank_positions) {
@@ -258,7 +290,8 @@ void Decode::Prepare(size_t row, int32_t head, const Worker& worker) {
               memory.ranks + int64_t{head} * memory.slots);
     return;
   }
-  KF_CHECK(item.free_slot[head] == item.held);
+  if (!Quest(item)) return;
+  KF_CHECK(new_slot == item.held);
   const HeadPages bounds = MakeHeadPages(shape_, item.bounds, head);
   const int32_t newest = item.held / kPageTokens;
   const int32_t slot = item.held % kPageTokens;
@@ -318,9 +351,9 @@ void Decode::RunChunk(size_t row,
   const Row& memory = rows_[row];
   const int32_t first = chunk * kDecodeChunk;
   const int32_t slots = std::min(kDecodeChunk, memory.slots - first);
-  const int32_t free_slot = item.free_slot[head];
+  const int32_t free_slot = SlotOf(row, head);
   KF_CHECK(free_slot >= 0 && free_slot <= item.held);
-  if (!Prepared(item) && free_slot >= first && free_slot < first + slots) {
+  if (!Prepared(row) && free_slot >= first && free_slot < first + slots) {
     Append(row, head);
   }
   PackQueries(row, head, worker.q);
@@ -374,7 +407,8 @@ void Decode::Combine(size_t row, int32_t head) {
     work.row_scores = item.row_scores + int64_t{head} * (item.held + 1);
   }
   kernels_.decode_combine(work);
-  if (item.defer_eviction) return;
+  // Other rows of a run do not read the slot, but may still be at work.
+  if (item.defer_eviction || Continued(row)) return;
   if (item.held + 1 <= item.budget) {
     item.free_slot[head] = item.held + 1;
     return;

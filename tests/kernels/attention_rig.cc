@@ -228,33 +228,37 @@ void Sequence::Evict(std::span<Sequence* const> layers) {
   }
 }
 
-void Sequence::Attend(std::span<Sequence* const> batch) {
+void Sequence::Attend(std::span<Sequence* const> batch, int32_t tokens) {
   const AttentionShape& shape = batch.front()->options_.shape;
   std::vector<DecodeAttentionItem> items;
   std::vector<float> qkv;
   for (Sequence* s : batch) {
     ScoreOptions score = s->options_.score;
     score.tau = s->options_.decode_tau;
-    items.push_back({.position = s->seen_,
-                     .held = s->held_,
-                     .budget = s->options_.budget,
-                     .recent = s->options_.recent,
-                     .cache = s->cache_pages(),
-                     .free_slot = s->free_slot(),
-                     .score = score,
-                     .add_scores = s->options_.add_scores,
-                     .age = s->Age(s->seen_ + 1 - s->options_.prompt),
-                     .rank_positions = s->options_.rank_positions,
-                     .defer_eviction = s->options_.defer,
-                     .bounds = s->bound_pages(),
-                     .read_pages = s->options_.read_pages});
-    const std::vector<float> row = s->RowAt(s->seen_);
-    qkv.insert(qkv.end(), row.begin(), row.end());
+    for (int32_t ahead = 0; ahead < tokens; ++ahead) {
+      const int32_t position = s->seen_ + ahead;
+      items.push_back({.position = position,
+                       .held = s->held_ + ahead,
+                       .budget = s->options_.budget,
+                       .recent = s->options_.recent,
+                       .cache = s->cache_pages(),
+                       .free_slot = s->free_slot(),
+                       .score = score,
+                       .add_scores = s->options_.add_scores,
+                       .age = s->Age(position + 1 - s->options_.prompt),
+                       .rank_positions = s->options_.rank_positions,
+                       .defer_eviction = s->options_.defer,
+                       .bounds = s->bound_pages(),
+                       .read_pages = s->options_.read_pages,
+                       .continues = ahead > 0});
+      const std::vector<float> row = s->RowAt(position);
+      qkv.insert(qkv.end(), row.begin(), row.end());
+    }
   }
   Backend& backend = BackendOf(batch);
   const auto width = static_cast<size_t>(shape.out_dim());
   auto input = NanBuffer(backend, qkv.size() * sizeof(float));
-  auto output = NanBuffer(backend, batch.size() * width * sizeof(float));
+  auto output = NanBuffer(backend, items.size() * width * sizeof(float));
   std::memcpy(input->data(), qkv.data(), qkv.size() * sizeof(float));
   const absl::Status status =
       backend.DecodeAttention({.shape = shape,
@@ -263,13 +267,15 @@ void Sequence::Attend(std::span<Sequence* const> batch) {
                                .out = output->as<float>(),
                                .items = items});
   KF_CHECK(status.ok());
-  for (size_t i = 0; i < batch.size(); ++i) {
-    const float* from = output->as<float>() + i * width;
-    batch[i]->trace_.step_out.emplace_back(from, from + width);
-    ++batch[i]->seen_;
-    if (batch[i]->options_.defer) continue;  // Evict's business
-    batch[i]->held_ = std::min(batch[i]->held_ + 1, batch[i]->options_.budget);
-    batch[i]->trace_.held.push_back(batch[i]->Held());
+  const float* from = output->as<float>();
+  for (Sequence* s : batch) {
+    for (int32_t i = 0; i < tokens; ++i, from += width) {
+      s->trace_.step_out.emplace_back(from, from + width);
+    }
+    s->seen_ += tokens;
+    if (s->options_.defer) continue;  // Evict's business
+    s->held_ = std::min(s->held_ + tokens, s->options_.budget);
+    s->trace_.held.push_back(s->Held());
   }
 }
 

@@ -90,7 +90,8 @@ class Sequence {
   void StepAlone();
   // The parts of Step: layers of one sequence are attended one by one, then
   // evict in one call.
-  static void Attend(std::span<Sequence* const> batch);
+  // `tokens` > 1: so many of each, in one call, as a replay does.
+  static void Attend(std::span<Sequence* const> batch, int32_t tokens = 1);
   static void Evict(std::span<Sequence* const> layers);
 
   std::vector<HeldTokens> Held();
@@ -105,6 +106,9 @@ class Sequence {
   int32_t held() const { return held_; }
   PageSpan prompt_pages() { return {pool_->data(), prompt_list_}; }
   PageSpan cache_pages() { return {pool_->data(), cache_list_}; }
+  std::span<const std::byte> pool() const {
+    return {pool_->data(), pool_->bytes()};
+  }
   int32_t* free_slot() { return free_slot_->as<int32_t>(); }
 
   // The unrotated row [Q | K | V] of a position.

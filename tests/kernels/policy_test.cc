@@ -1,10 +1,12 @@
 // Each policy's own rule, by hand and on every backend: sinks and window, age,
 // sets shared by heads and layers, NaN, and the pages that Quest reads.
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <numeric>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -305,6 +307,50 @@ TEST_P(PolicyTest, QuestReadsTheHighestBoundsOfAnyHead) {
     const double want =
         p < 112 ? MeanPage({2, 4, 6}, p - 95) : MeanPage({4, 6, 7}, p - 111);
     EXPECT_NEAR(s.step_out().back()[0], want, 1e-4) << p;
+  }
+}
+
+// A replay: many tokens of a sequence in one call leave the same bytes in its
+// pages, and give the same rows, as one by one; runs begin and end anywhere.
+TEST_P(PolicyTest, ARunIsWhatItsRowsAreOneByOne) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const auto options_of = [dtype](int32_t prompt, int32_t read_pages) {
+      SequenceOptions o = PolicyOptions(prompt, prompt + 100, 0);
+      o.shape.cache_dtype = dtype;
+      o.score.enabled = false;
+      o.data_seed = static_cast<uint32_t>(prompt);
+      o.quest = read_pages > 0;
+      o.read_pages = read_pages;
+      return o;
+    };
+    Sequence full_run(*backend_, options_of(45, 0));
+    Sequence full_alone(*backend_, options_of(45, 0));
+    Sequence quest_run(*backend_, options_of(520, 2));
+    Sequence quest_alone(*backend_, options_of(520, 2));
+    for (Sequence* s : {&full_run, &full_alone, &quest_run, &quest_alone}) {
+      s->PrefillAll(32);
+      s->Compact();
+    }
+    for (const int32_t tokens : {1, 40, 3, 33}) {
+      Sequence* const runs[] = {&full_run, &quest_run};
+      Sequence::Attend(runs, tokens);
+      for (int32_t i = 0; i < tokens; ++i) {
+        full_alone.StepAlone();
+        quest_alone.StepAlone();
+      }
+    }
+    for (const auto& [run, alone] :
+         {std::pair{&full_run, &full_alone}, {&quest_run, &quest_alone}}) {
+      ASSERT_EQ(run->step_out(), alone->step_out());
+      ASSERT_EQ(run->pool().size(), alone->pool().size());
+      EXPECT_EQ(std::memcmp(run->pool().data(), alone->pool().data(),
+                            run->pool().size()),
+                0);
+      for (int32_t g = 0; g < 2; ++g) {
+        EXPECT_EQ(run->free_slot()[g], alone->free_slot()[g]);
+      }
+      EXPECT_EQ(run->Held()[1].positions, alone->Held()[1].positions);
+    }
   }
 }
 
