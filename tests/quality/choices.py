@@ -111,7 +111,7 @@ def one_table(context, title: str, items) -> table.Table:
                      table.share_of(same, len(both),
                                     intervals.wilson(same, len(both)))])
     if at_chance:
-        title += " — **the model is at chance here**"
+        title += " — the model is at chance here"
     return table.Table(title, ["policy", "budget", "evicted", "right",
                                "same choice as FULL"], rows,
                        table.NOTHING_EVICTED_NOTE + ".")

@@ -3,11 +3,11 @@
 import html
 import math
 
-WIDTH, HEIGHT = 640, 400
-LEFT, RIGHT, TOP, BOTTOM = 70, 170, 40, 50
+WIDTH, HEIGHT = 720, 400
+LEFT, RIGHT, TOP, BOTTOM = 70, 250, 40, 50
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9",
-           "#000000", "#999999")
+           "#000000", "#999999", "#882255", "#117733")
 MARKS = ("circle", "square", "diamond", "triangle")
 
 

@@ -158,6 +158,18 @@ expect bench_errors 1 'INVALID_ARGUMENT|FAILED_PRECONDITION' \
   "$bin/keyformer-bench" --requests 2 --warmup 0 --prompt_tokens 4000
 expect bench_usage 2 concurrency "$bin/keyformer-bench" --concurrency 0
 
+mkdir "$work/texts"
+expect calibrate_texts 1 'no .txt files' "$bin/keyformer-calibrate" \
+  --texts "$work/texts" --out "$work/profiles.json"
+for i in $(seq 10 30); do
+  printf '%s: %s.\n\n' "$i" "$(seq -s ' ' "$i" $((i + 26)))"
+done >"$work/texts/numbers.txt"
+expect calibrate 0 '"calibrated" is in' "$bin/keyformer-calibrate" \
+  --texts "$work/texts" --out "$work/profiles.json" --facts 1 \
+  --fact_bytes 200 --prompt_tokens 64 --forced_tokens 4 --most_whole 1
+expect calibrate_file 0 '"weights": \[' cat "$work/profiles.json"
+expect calibrate_usage 2 texts "$bin/keyformer-calibrate" --out x.json
+
 # Ctrl-C cancels the stream, and the server runs it no longer. The shell starts
 # background jobs deaf to SIGINT, so SIGTERM is sent, which is treated alike.
 "$kf" generate hi --max_new_tokens 100000 --ignore_eos \

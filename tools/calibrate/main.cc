@@ -41,11 +41,11 @@ struct Flags {
   std::string texts;
   std::string out;
   std::string name = "calibrated";
-  size_t facts = 16;
-  size_t fact_bytes = 1800;
-  size_t windows = 1;
-  size_t prompt_tokens = 768;
-  size_t forced_tokens = 64;
+  size_t facts = 12;
+  size_t fact_bytes = 1500;
+  size_t windows = 2;
+  size_t prompt_tokens = 512;
+  size_t forced_tokens = 48;
   size_t streams = 16;
 };
 
@@ -69,6 +69,8 @@ void AddFlags(CLI::App& app, Flags& flags) {
   add("--group", flags.search.group, "Layers that are spared together", counts);
   add("--most_whole", flags.search.most_whole, "Layers kept whole at most",
       counts);
+  add("--text_loss", flags.search.text_loss,
+      "Nats per token that texts may lose", CLI::Range(0.0, 10.0));
   add("--facts", flags.facts, "Facts to ask for", counts);
   add("--fact_bytes", flags.fact_bytes, "Bytes of text around a fact",
       CLI::Range(200, 1 << 20));

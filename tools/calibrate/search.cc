@@ -28,11 +28,15 @@ class Searcher {
         Try("all layers alike", std::vector(options_.layers, options_.ratio)));
     KF_RETURN_IF_ERROR(FindWhole());
     KF_RETURN_IF_ERROR(FindGains());
-    for (const double power : {kFlat, kSteep}) {
-      KF_RETURN_IF_ERROR(Try(
-          power == kFlat ? "the rest spread flatly" : "the rest spread steeply",
-          Spread(result_.gains, whole_, power, options_.ratio,
-                 options_.least)));
+    for (const double floor : {0.0, 0.3, 0.6}) {
+      const double least =
+          options_.least + floor * (options_.ratio - options_.least);
+      for (const double power : {kFlat, kSteep}) {
+        KF_RETURN_IF_ERROR(
+            Try(absl::StrCat("spread ", power == kFlat ? "flatly" : "steeply",
+                             ", each at least ", least),
+                Spread(result_.gains, whole_, power, options_.ratio, least)));
+      }
     }
     return std::move(result_);
   }
@@ -64,9 +68,11 @@ class Searcher {
                           return cache;
                         }));
     result_.tried.push_back(std::move(candidate));
-    const std::vector<Candidate>& tried = result_.tried;
-    if (Score(tried.back().losses) < Score(tried[result_.best].losses)) {
-      result_.best = tried.size() - 1;
+    const Losses& losses = result_.tried.back().losses;
+    const Losses& best = result_.tried[result_.best].losses;
+    if (losses.text_nll <= result_.full.text_nll + options_.text_loss &&
+        losses.fact_nll < best.fact_nll) {
+      result_.best = result_.tried.size() - 1;
     }
     return absl::OkStatus();
   }
@@ -139,9 +145,9 @@ class Searcher {
 double Score(const Losses& losses) { return losses.fact_nll + losses.text_nll; }
 
 size_t CountSettings(const SearchOptions& options) {
-  // Nothing cut, all alike, pass 1, its candidates, pass 2, two spreads.
+  // Nothing cut, all alike, pass 1, its candidates, pass 2, six spreads.
   return 2 + options.layers + options.most_whole + 1 +
-         (options.layers + options.group - 1) / options.group + 2;
+         (options.layers + options.group - 1) / options.group + 6;
 }
 
 absl::StatusOr<SearchResult> Search(const SearchOptions& options,

@@ -3,8 +3,9 @@
 //    share; the costliest then keep everything, as many as is best in total;
 // 2. where the rest is best spent: with those kept whole and all others at the
 //    total, one group of layers after another is spared the cut;
-// 3. the rest is spread by what pass 2 gained, flatly and steeply, and the best
-//    of all that was measured is taken; all layers alike is among it.
+// 3. the rest is spread by what pass 2 gained, flatly and steeply, with three
+//    floors, and the best of all that was measured is taken; all layers alike
+//    is among it.
 #pragma once
 
 #include <cstddef>
@@ -18,12 +19,14 @@
 namespace kf::tools {
 
 struct SearchOptions {
-  size_t layers = 0;       // of the model
-  double ratio = 0.5;      // in (0, 1); the total budget, of the prompt
-  double share = 0.2;      // in (0, 1); of the prompt, where a layer is cut
-  double least = 0.15;     // in (0, ratio]; no layer keeps less in the end
-  size_t group = 4;        // layers that pass 2 spares together, >= 1
-  size_t most_whole = 2;   // at most so many layers are kept whole
+  size_t layers = 0;      // of the model
+  double ratio = 0.5;     // in (0, 1); the total budget, of the prompt
+  double share = 0.2;     // in (0, 1); of the prompt, where a layer is cut
+  double least = 0.15;    // in (0, ratio]; no layer keeps less in the end
+  size_t group = 4;       // layers that pass 2 spares together, >= 1
+  size_t most_whole = 2;  // at most so many layers are kept whole
+  double text_loss =
+      0.01;                // nats per token of a text more than with everything
   pb::CacheOptions cache;  // the policy and what is no budget
 };
 
@@ -41,7 +44,8 @@ struct SearchResult {
   size_t best = 0;               // of `tried`
 };
 
-// Lower is better: nats lost per token of a fact and of a text together.
+// What passes 1 and 2 order by, lower is better: nats per token of a fact and
+// of a text together.
 double Score(const Losses& losses);
 
 // Measures one setting; `what` says which, for the progress.

@@ -7,8 +7,8 @@ import tempfile
 import time
 import unittest
 
-from tests.quality import (choices, grid, nll, runner, settings, sizes, store,
-                           svg, table, texts, wire)
+from tests.quality import (ablations, choices, grid, nll, runner, settings,
+                           sizes, store, svg, table, texts, wire)
 
 
 class FakeClient:
@@ -142,6 +142,25 @@ class TablesTest(unittest.TestCase):
             "x-0": answer(-1.0, -1.0), "x-1": answer(-1.5),
             "y-0": answer(-1.0), "y-1": answer(-2.0),
             "z-0": answer(-1.0)}), {"x": 1, "y": 0})
+
+    def test_ablations_say_where_the_paper_is_not_borne_out(self):
+        group = ablations.Group("Noise", "a best", (("a", {}), ("b", {})),
+                                ("a",))
+        lower = {str(i): 1.0 + 0.1 * i for i in range(8)}
+        higher = {item: nll + 0.5 for item, nll in lower.items()}
+        mixed = {item: nll + (0.5 if int(item) % 2 else -0.49)
+                 for item, nll in lower.items()}
+        self.assertIn("The same direction",
+                      ablations.verdict(group, {"a": lower, "b": higher}))
+        self.assertIn("not the paper's direction",
+                      ablations.verdict(group, {"a": higher, "b": lower}))
+        self.assertIn("not told apart",
+                      ablations.verdict(group, {"a": mixed, "b": lower}))
+        # Only what both have is compared.
+        self.assertIn("The same direction", ablations.verdict(
+            group, {"a": {**lower, "9": 99.0}, "b": higher}))
+        self.assertEqual(ablations.verdict(group, {"a": lower}),
+                         "Paper: a best.")
 
     def test_tables_and_plots(self):
         found = table.Table("T", ["a", "b"], [[1, 2]], "note").markdown()
