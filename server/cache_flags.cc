@@ -62,7 +62,7 @@ ABSL_FLAG(std::string,
           "a kept key's position: original, or cache (its rank there)");
 ABSL_FLAG(uint32_t,
           cache_score_queries,
-          0,
+          256,
           "h2o, keyformer: last prompt rows that score; 0: all");
 ABSL_FLAG(bool,
           cache_decode_scores,
@@ -78,9 +78,9 @@ ABSL_FLAG(uint32_t,
           "quest: first layers that read everything");
 ABSL_FLAG(std::string,
           layer_profile,
-          "uniform",
-          "default shares of the budget by layer: uniform, or a profile of "
-          "--layer_profiles");
+          "auto",
+          "default shares of the budget by layer: uniform, a profile of "
+          "--layer_profiles, or auto: `calibrated` if there is one");
 ABSL_FLAG(std::string,
           layer_profiles,
           "",

@@ -325,13 +325,19 @@ absl::StatusOr<CacheOffer> MakeCacheOffer(
     const engine::LayerProfiles& profiles,
     const std::string& default_profile,
     std::vector<engine::CachePolicy> policies) {
-  const auto found = profiles.find(default_profile);
+  std::string name = default_profile;
+  if (name == kAutoProfile) {
+    name = std::string(profiles.contains(kCalibratedProfile)
+                           ? kCalibratedProfile
+                           : engine::kUniformProfile);
+  }
+  const auto found = profiles.find(name);
   if (found == profiles.end()) {
     return Invalid(absl::StrCat("--layer_profile: \"", default_profile,
                                 "\", want one of: ", NamesOf(profiles)));
   }
   CacheOffer offer{.defaults = defaults,
-                   .default_profile = default_profile,
+                   .default_profile = name,
                    .profiles = profiles,
                    .policies = std::move(policies)};
   offer.defaults.layer_weights = found->second;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -23,8 +24,13 @@ struct CacheOffer {
       engine::CachePolicy::kQuest};
 };
 
-// kInvalidArgument, naming --layer_profile, if the default is none of
-// `profiles`.
+// A default_profile that stands for `calibrated` where the model has it (it is
+// what keyformer-calibrate writes), else for `uniform`.
+inline constexpr std::string_view kAutoProfile = "auto";
+inline constexpr std::string_view kCalibratedProfile = "calibrated";
+
+// kInvalidArgument, naming --layer_profile, if the default is neither `auto`
+// nor one of `profiles`.
 absl::StatusOr<CacheOffer> MakeCacheOffer(
     const engine::CacheOptions& defaults,
     const engine::LayerProfiles& profiles,

@@ -25,7 +25,7 @@ struct TlsOptions {
 struct RequestRules {
   uint32_t max_samples = 64;                       // sampling.n, >= 1
   uint32_t max_beam_width = 16;                    // sampling.beam.width, >= 1
-  std::string layer_profile = "uniform";           // where a request names none
+  std::string layer_profile = "auto";              // where a request names none
   uint64_t max_report_bytes = uint64_t{64} << 20;  // of FULL cache reports
   std::vector<engine::CachePolicy> policies = {
       engine::CachePolicy::kFull, engine::CachePolicy::kWindow,

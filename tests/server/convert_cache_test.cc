@@ -255,6 +255,14 @@ TEST(CacheOptions, TheDefaultProfileIsOneOfTheModels) {
                "--layer_profile: \"early\", want one of: late, uniform"));
 }
 
+TEST(CacheOptions, AutoIsTheCalibratedProfileWhereThereIsOne) {
+  const auto name = [](const engine::LayerProfiles& profiles) {
+    return MakeCacheOffer({}, profiles, "auto", {})->default_profile;
+  };
+  EXPECT_EQ(name({{"uniform", {}}, {"late", {0.5, 1.5}}}), "uniform");
+  EXPECT_EQ(name({{"uniform", {}}, {"calibrated", {0.5, 1.5}}}), "calibrated");
+}
+
 // A default must never make a request fail that does not mention it.
 TEST(CacheOptions, ADefaultProfileGivesWayToOneSetForTheModel) {
   CacheOffer offer;
