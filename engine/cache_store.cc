@@ -121,6 +121,8 @@ void CacheStore::Reorder(SequenceGroup& group) {
 
 absl::Status CacheStore::PrepareStep(std::span<Sequence* const> sequences,
                                      int32_t tokens) {
+  // Of a step that failed half-way: the pages may have other owners by now.
+  copies_.clear();
   for (Sequence* s : sequences) {
     SequenceGroup& group = s->group;
     if (group.beams != nullptr) {

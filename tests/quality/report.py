@@ -61,8 +61,8 @@ Written by the command below; do not edit. The defaults that follow from it:
 {info.get('weight_dtype', '')}, cache {info.get('cache_dtype', '')}. Answers \
 are bit for bit the same however the server is loaded, so results were gathered
 over several runs of the command, on a machine that did other work as well.
-Needs python3-grpcio and python3-protobuf. `--quick` is done in 10 minutes on
-two cores, `--size small` in about an hour, `--size full` in up to 6 hours.
+Needs python3-grpcio and python3-protobuf. Sized, by estimate, for two
+idle cores: `--quick` 10 minutes, `--size small` an hour, `--size full` 6 hours.
 
 - **evicted**: the share of all tokens fed that the cache no longer held at the
   end. Where nothing was evicted the row is marked †.
