@@ -182,8 +182,9 @@ absl::Status Prompt::RotateKeys() {
     context_.pool.ParallelFor(blocks, [&](int64_t block, int /*worker*/) {
       const auto head = static_cast<int32_t>(block / pages);
       const auto page = static_cast<int32_t>(block % pages);
-      RotateBlock(kernels_, layout_, rotations, ranks + page * kPageTokens,
-                  kPageTokens,
+      const int32_t first = page * kPageTokens;
+      RotateBlock(kernels_, layout_, rotations, ranks + first,
+                  std::min(kPageTokens, item.first_row + item.rows - first),
                   BlockOf(MakeHeadPages(shape_, item.keys, head), page),
                   rotated_[i] + block * key_bytes);
     });

@@ -1,11 +1,21 @@
 #include "kernels/cpu/scratch.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "kernels/core/status.h"
 
 namespace kf::cpu {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kSpoil = true;  // what is read unset shows: -1, or NaN
+#else
+constexpr bool kSpoil = false;
+#endif
+
+}  // namespace
 
 void ScratchArena::Reset() {
   used_ = 0;
@@ -33,6 +43,7 @@ absl::StatusOr<std::byte*> ScratchArena::TakeBytes(size_t bytes) {
   }
   std::byte* piece = blocks_.back().data() + used_;
   used_ += rounded;
+  if (kSpoil) std::memset(piece, 0xFF, rounded);
   return piece;
 }
 
