@@ -54,15 +54,15 @@ void RotateKeys(const KeyRotation& work) {
   const HeadLayout& layout = *work.layout;
   const int64_t line = kSlots * 4;
   for (int32_t i = 0; i < layout.rotary_dim; i += 2) {
-    float cosines[kSlots];
-    float sines[kSlots];
-    for (int s = 0; s < kSlots; ++s) {
-      cosines[s] = work.cos_sin[s][i];
-      sines[s] = work.cos_sin[s][i + 1];
-    }
     for (int v = 0; v < kPageVecs; ++v) {
-      const VF c = Load(cosines + v * kLanes);
-      const VF s = Load(sines + v * kLanes);
+      // No arrays: gcc 12 misaligns those of 64 bytes under ASan's
+      // detect_stack_use_after_return.
+      VF c = Zero();
+      VF s = Zero();
+      for (int lane = 0; lane < kLanes; ++lane) {
+        c[lane] = work.cos_sin[v * kLanes + lane][i];
+        s[lane] = work.cos_sin[v * kLanes + lane][i + 1];
+      }
       const int64_t at = (layout.bf16 ? i / 2 : i) * line + v * kVecBytes;
       const VU word = LoadBits(work.from + at);
       const VF a = layout.bf16 ? EvenBf16(word) : BitsToFloat(word);
