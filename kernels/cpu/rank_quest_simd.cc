@@ -43,6 +43,7 @@ void BoundBlock(const PageBounds& work) {
                          BitsToFloat(high));
         }
       }
+      // NOLINTNEXTLINE(misc-redundant-expression): a NaN is not itself
       best = Max(sum == sum ? sum : infinity, best);
     }
     Store(best, work.out + v * kLanes);

@@ -139,6 +139,7 @@ inline VU RoundToBf16Bits(VF x) {
   const VU bits = FloatToBits(x);
   const VU rounded = bits + SetBits(0x7FFF) + ((bits >> 16) & SetBits(1));
   const VU quiet = bits | SetBits(0x400000);
+  // NOLINTNEXTLINE(misc-redundant-expression): a NaN is not itself
   return (x == x ? rounded : quiet) & SetBits(0xFFFF0000U);
 }
 inline uint32_t RoundToBf16Bits(float x) {
