@@ -58,6 +58,17 @@ std::unique_ptr<Buffer> NanBuffer(Backend& backend, size_t bytes) {
   return *std::move(buffer);
 }
 
+SequenceOptions SmallOptions(int32_t prompt, int32_t budget, int32_t recent) {
+  SequenceOptions o;
+  o.shape = {4, 2, 16, 16, 10000.0, DType::kBF16};
+  o.prompt = prompt;
+  o.budget = budget;
+  o.recent = recent;
+  o.score = {true, NoiseKind::kGumbel, false, 11, 0, 1.0F};
+  o.max_steps = 100;
+  return o;
+}
+
 Sequence::Sequence(Backend& backend, const SequenceOptions& options)
     : backend_(backend), options_(options) {
   const auto pages_for = [](int32_t slots) {

@@ -64,6 +64,9 @@ struct SequenceOptions {
   std::function<std::vector<float>(int32_t position)> rows;
 };
 
+// Two kv heads of four, d 16, bf16, Gumbel noise; room for 100 steps.
+SequenceOptions SmallOptions(int32_t prompt, int32_t budget, int32_t recent);
+
 // What a sequence gave.
 struct Trace {
   std::vector<float> prompt_out;

@@ -44,24 +44,13 @@ class PolicyTest : public ::testing::TestWithParam<std::string> {
   const std::unique_ptr<Backend> backend_ = MakeBackend(GetParam());
 };
 
-SequenceOptions PolicyOptions(int32_t prompt, int32_t budget, int32_t recent) {
-  SequenceOptions o;
-  o.shape = {4, 2, 16, 16, 10000.0, DType::kBF16};
-  o.prompt = prompt;
-  o.budget = budget;
-  o.recent = recent;
-  o.score = {true, NoiseKind::kGumbel, false, 11, 0, 1.0F};
-  o.max_steps = 100;
-  return o;
-}
-
 // WINDOW is no kernel of its own: without scores, ties keep the first k - w of
 // the prompt, and later let the latest go that is not recent.
 TEST_P(PolicyTest, WithoutScoresTheSinksAndTheWindowStay) {
   for (const auto& [n, k, sinks] :
        {std::tuple{60, 20, 4}, std::tuple{60, 20, 0}, std::tuple{3, 20, 4},
         std::tuple{19, 20, 4}, std::tuple{20, 20, 19}, std::tuple{40, 1, 0}}) {
-    SequenceOptions options = PolicyOptions(n, k, k - sinks);
+    SequenceOptions options = SmallOptions(n, k, k - sinks);
     options.score.enabled = false;
     Sequence s(*backend_, options);
     s.PrefillAll(32);
@@ -81,7 +70,7 @@ TEST_P(PolicyTest, WithoutScoresTheSinksAndTheWindowStay) {
 }
 
 TEST_P(PolicyTest, AgeComparesByRowsThatSaw) {
-  SequenceOptions options = PolicyOptions(5, 3, 1);
+  SequenceOptions options = SmallOptions(5, 3, 1);
   options.age = true;
   options.add_scores = false;
   Sequence s(*backend_, options);
@@ -112,7 +101,7 @@ TEST(ScoreAgeTest, RowsThatSaw) {
 // Scores equal to the rows that saw each token, of the prompt and of decode,
 // are ties: the latest goes. A hair less and it is that one.
 TEST_P(PolicyTest, AgeOfDecodedTokens) {
-  SequenceOptions options = PolicyOptions(100, 120, 0);
+  SequenceOptions options = SmallOptions(100, 120, 0);
   options.age = true;
   options.score_first_row = 70;
   Sequence s(*backend_, options);
@@ -152,7 +141,7 @@ TEST_P(PolicyTest, AgeOfDecodedTokens) {
 
 // Two layers of two heads choose one set by the sum, in the prompt and after.
 TEST_P(PolicyTest, ModelScopeSumsHeadsAndLayers) {
-  SequenceOptions options = PolicyOptions(40, 4, 1);
+  SequenceOptions options = SmallOptions(40, 4, 1);
   options.shared = options.defer = true;
   options.add_scores = false;
   Sequence a(*backend_, options);
@@ -195,7 +184,7 @@ TEST_P(PolicyTest, ModelScopeSumsHeadsAndLayers) {
 }
 
 TEST_P(PolicyTest, NanCountsAsInfinityAndMinusZeroAsZero) {
-  SequenceOptions options = PolicyOptions(8, 5, 1);
+  SequenceOptions options = SmallOptions(8, 5, 1);
   options.add_scores = false;
   Sequence s(*backend_, options);
   s.PrefillAll(32);
@@ -216,7 +205,7 @@ TEST_P(PolicyTest, NanCountsAsInfinityAndMinusZeroAsZero) {
 // A kept score is multiplied, and the choice sees the product.
 TEST_P(PolicyTest, FactorMultipliesWhatIsKept) {
   for (const bool in_place : {false, true}) {
-    SequenceOptions options = PolicyOptions(20, 18, 2);
+    SequenceOptions options = SmallOptions(20, 18, 2);
     options.in_place = in_place;
     options.score_factor = -2.0F;  // turns the order round
     Sequence s(*backend_, options);
@@ -267,7 +256,8 @@ TEST_P(PolicyTest, QuestTiesReadTheEarlierPages) {
   SequenceOptions options = QuestOptions(70, 3);
   options.rows = [](int32_t p) {
     // q of two heads, k, v.
-    return std::vector<float>{1, 1, 1, -1, 0, 0, static_cast<float>(p / 16), 1};
+    const int32_t page = p / kPageTokens;
+    return std::vector<float>{1, 1, 1, -1, 0, 0, static_cast<float>(page), 1};
   };
   Sequence s(*backend_, options);
   s.PrefillAll(32);
@@ -296,8 +286,8 @@ TEST_P(PolicyTest, QuestReadsTheHighestBoundsOfAnyHead) {
     if (p == 3) k0 = 1e-6F;
     // A generated token raises the bound of its own page.
     if (p == 97) k0 = 8e-6F;
-    return std::vector<float>{1, 0, 0, -1, k0, k1, static_cast<float>(p / 16),
-                              1};
+    const int32_t page = p / kPageTokens;
+    return std::vector<float>{1, 0, 0, -1, k0, k1, static_cast<float>(page), 1};
   };
   Sequence s(*backend_, options);
   s.PrefillAll(32);
@@ -315,7 +305,7 @@ TEST_P(PolicyTest, QuestReadsTheHighestBoundsOfAnyHead) {
 TEST_P(PolicyTest, ARunIsWhatItsRowsAreOneByOne) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const auto options_of = [dtype](int32_t prompt, int32_t read_pages) {
-      SequenceOptions o = PolicyOptions(prompt, prompt + 100, 0);
+      SequenceOptions o = SmallOptions(prompt, prompt + 100, 0);
       o.shape.cache_dtype = dtype;
       o.score.enabled = false;
       o.data_seed = static_cast<uint32_t>(prompt);

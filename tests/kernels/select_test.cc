@@ -33,20 +33,9 @@ class SelectTest : public ::testing::TestWithParam<std::string> {
   const std::unique_ptr<Backend> backend_ = MakeBackend(GetParam());
 };
 
-SequenceOptions Options(int32_t prompt, int32_t budget, int32_t recent) {
-  SequenceOptions o;
-  o.shape = {4, 2, 16, 16, 10000.0, DType::kBF16};
-  o.prompt = prompt;
-  o.budget = budget;
-  o.recent = recent;
-  o.score = {true, NoiseKind::kGumbel, false, 11, 0, 1.0F};
-  o.max_steps = 100;
-  return o;
-}
-
 // docs/keyformer.md, Selection: the worked example.
 TEST_P(SelectTest, WorkedExample) {
-  Sequence s(*backend_, Options(5, 3, 1));
+  Sequence s(*backend_, SmallOptions(5, 3, 1));
   s.PrefillAll(32);
   const float scores[] = {.40F, .20F, .10F, .05F, .25F};
   for (int32_t g = 0; g < 2; ++g) {
@@ -64,7 +53,7 @@ TEST_P(SelectTest, WorkedExample) {
 
 TEST_P(SelectTest, TiesKeepTheEarlier) {
   // No prompt row is scored: all scores are 0.
-  SequenceOptions o = Options(40, 20, 5);
+  SequenceOptions o = SmallOptions(40, 20, 5);
   o.score_first_row = 40;
   o.add_scores = false;
   Sequence s(*backend_, o);
@@ -85,7 +74,7 @@ TEST_P(SelectTest, TiesKeepTheEarlier) {
 }
 
 TEST_P(SelectTest, LowestScoreGoesAndFreesItsSlot) {
-  SequenceOptions o = Options(40, 20, 5);
+  SequenceOptions o = SmallOptions(40, 20, 5);
   o.add_scores = false;
   Sequence s(*backend_, o);
   s.PrefillAll(32);
@@ -108,7 +97,7 @@ TEST_P(SelectTest, LowestScoreGoesAndFreesItsSlot) {
 }
 
 TEST_P(SelectTest, WholeBudgetRecentIsAWindow) {
-  Sequence s(*backend_, Options(50, 17, 17));
+  Sequence s(*backend_, SmallOptions(50, 17, 17));
   s.PrefillAll(32);
   s.Compact();
   for (int32_t step = 0; step < 40; ++step) {
@@ -127,7 +116,7 @@ TEST_P(SelectTest, EveryPassHoldsItsBudgetAndAddsOneRow) {
        {std::tuple{60, 30, 9}, std::tuple{60, 30, 0}, std::tuple{8, 30, 9},
         std::tuple{3, 1, 0}, std::tuple{33, 16, 16}, std::tuple{47, 17, 1},
         std::tuple{70, 31, 12}, std::tuple{20, 33, 5}}) {
-    SequenceOptions options = Options(n, k, w);
+    SequenceOptions options = SmallOptions(n, k, w);
     options.age = (policy & 1) != 0;
     options.shared = options.defer = (policy & 2) != 0;
     options.rank_positions = (policy & 4) != 0;
@@ -183,7 +172,7 @@ TEST_P(SelectTest, EveryPassHoldsItsBudgetAndAddsOneRow) {
 }
 
 TEST_P(SelectTest, ColumnsOfAnEvictingStepAddUp) {
-  Sequence s(*backend_, Options(60, 30, 9));
+  Sequence s(*backend_, SmallOptions(60, 30, 9));
   s.PrefillAll(32);
   s.Compact();
   const AttentionShape& shape = s.options().shape;
@@ -249,7 +238,7 @@ TEST(Survivors, KeepTheirBits) {
   for (const std::string& simd : SimdLevelNames()) {
     const auto backend = MakeCpu(simd, 2);
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      SequenceOptions o = Options(75, 37, 11);
+      SequenceOptions o = SmallOptions(75, 37, 11);
       o.in_place = (policy & 1) != 0;
       o.shared = o.defer = (policy & 2) != 0;
       o.rank_positions = (policy & 4) != 0;

@@ -82,6 +82,7 @@ std::vector<Outcome> RunStaggered(TestEngine& engine, int gap) {
     sinks.push_back(engine.Start(request).second);
   }
   std::vector<Outcome> outcomes;
+  outcomes.reserve(sinks.size());
   for (const auto& sink : sinks) outcomes.push_back(sink->Wait());
   engine.ExpectNothingHeld();
   return outcomes;
@@ -96,13 +97,7 @@ struct BackendCase {
 class BatchingTest : public ::testing::TestWithParam<BackendCase> {
  protected:
   static EngineOptions Options() {
-    EngineOptions options = TinyOptions("");
-    options.backend.name = GetParam().backend;
-    if (GetParam().bf16) {
-      options.weight_format = WeightFormat::kBF16;
-      options.cache_dtype = DType::kBF16;
-    }
-    return options;
+    return TinyOptionsOn(GetParam().backend, GetParam().bf16);
   }
 };
 

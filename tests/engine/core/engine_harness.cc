@@ -181,6 +181,16 @@ EngineOptions TinyOptions(const std::string& model_path) {
   return options;
 }
 
+EngineOptions TinyOptionsOn(const std::string& backend, bool bf16) {
+  EngineOptions options = TinyOptions("");
+  options.backend.name = backend;
+  if (bf16) {
+    options.weight_format = WeightFormat::kBF16;
+    options.cache_dtype = DType::kBF16;
+  }
+  return options;
+}
+
 TestEngine::TestEngine(TestEngineParts parts) {
   if (parts.options.model_path.empty()) {
     parts.options.model_path =

@@ -20,7 +20,6 @@ namespace kf::engine {
 namespace {
 
 using ::kf::testing::IsOk;
-using ::kf::testing::StatusIs;
 
 // Counts, and calls `on_preempted` on the engine thread.
 class PreemptionObserver final : public EngineObserver {
@@ -129,13 +128,7 @@ struct PreemptionCase {
 class PreemptionTest : public ::testing::TestWithParam<PreemptionCase> {
  protected:
   static EngineOptions Options() {
-    EngineOptions options = TinyOptions("");
-    options.backend.name = GetParam().backend;
-    if (GetParam().bf16) {
-      options.weight_format = WeightFormat::kBF16;
-      options.cache_dtype = DType::kBF16;
-    }
-    return options;
+    return TinyOptionsOn(GetParam().backend, GetParam().bf16);
   }
 };
 
@@ -145,6 +138,7 @@ TEST_P(PreemptionTest, AnswersAreThoseOfSoloRuns) {
   const std::vector<Request> requests =
       GrowingRequests(roomy, GetParam().policy);
   std::vector<std::vector<Outcome>> alone;
+  alone.reserve(requests.size());
   for (const Request& request : requests) {
     alone.push_back(roomy.RunAll(request));
   }
@@ -170,6 +164,7 @@ TEST_P(PreemptionTest, AnswersAreThoseOfSoloRuns) {
                        .observer = &observer});
     armed = true;
     std::vector<std::shared_ptr<RecordingSink>> sinks;
+    sinks.reserve(requests.size());
     for (const Request& request : requests) {
       sinks.push_back(engine.Start(request).second);
     }
