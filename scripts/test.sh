@@ -67,7 +67,8 @@ stage_asan() {
 }
 
 stage_tsan() {
-  build_preset tsan tests/kernels/all tests/engine/all
+  # The benchmarks only have to compile.
+  build_preset tsan tests/kernels/all tests/engine/all tests/bench/all
   TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 \
     ctest --preset tsan -j "$jobs" -L 'engine|kernels' -LE slow
   print_cases tsan
