@@ -12,14 +12,13 @@
 // core's product. Every field starts at a multiple of 16 bytes (of 64 within a
 // block, if the pool does).
 //
-// Quest's bounds are pages of the same kind: slot i of a head holds the smallest
-// (in K) and the largest (in V) value of each channel of page i.
+// Quest's bounds are pages of the same kind: slot i of a head holds the
+// smallest (in K) and the largest (in V) value of each channel of page i.
 //
 // The functions are constexpr, so that device code may call them as they are
 // (nvcc --expt-relaxed-constexpr). Thread-safe: plain values.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 namespace kf::cuda {
@@ -86,8 +85,8 @@ constexpr PageLayout MakePageLayout(int32_t kv_heads,
 
 static_assert(MakePageLayout(1, 64, 4).head_bytes ==
               static_cast<int64_t>(sizeof(HeadBlock<float, 64>)));
-static_assert(MakePageLayout(1, 80, 2).score_offset ==
-              static_cast<int64_t>(offsetof(HeadBlock<uint16_t, 80>, score)));
+static_assert(MakePageLayout(1, 80, 2).head_bytes ==
+              static_cast<int64_t>(sizeof(HeadBlock<uint16_t, 80>)));
 
 // A page list in device memory: PageSpan of backend.h. Slot s of a sequence is
 // slot s % 16 of page pages[s / 16], whose address is base + pages[i] *
