@@ -124,7 +124,9 @@ expect beam_flags 2 'only with --beam_width' "$kf" generate hello \
 expect no_model 1 NOT_FOUND "$kf" generate hello --model nope
 expect too_long 1 'INVALID_ARGUMENT|FAILED_PRECONDITION' "$kf" generate \
   "$prompt$prompt"
-expect deadline 1 DEADLINE_EXCEEDED "$kf" generate hello --timeout 0.000001
+# 130,000 tokens take longer than this on any machine.
+expect deadline 1 DEADLINE_EXCEEDED "$kf" generate hello --timeout 0.01 \
+  --max_new_tokens 130000 --ignore_eos
 
 expect no_prompt 2 'an input: one of' "$kf" generate
 expect bad_flag 2 not_a_flag "$kf" generate hello --not_a_flag
