@@ -9,6 +9,7 @@
 #include "engine/cache/page_pool.h"
 #include "engine/core.h"
 #include "engine/model/decoder.h"
+#include "engine/model/dummy_model.h"
 #include "engine/rate_meter.h"
 #include "engine/request_validation.h"
 #include "engine/scheduler.h"
@@ -25,6 +26,10 @@ struct Engine::Impl {
         bound(engine_options.max_queue_requests,
               engine_options.max_queue_tokens) {}
 
+  const GgufFile& file() const {
+    return dummy != nullptr ? dummy->file() : *opened_file;
+  }
+  absl::Status OpenModel();
   absl::Status Load(std::unique_ptr<Backend> injected);
   absl::Status LoadMemory();
   absl::Status WarmUp();
@@ -39,7 +44,8 @@ struct Engine::Impl {
   EngineObserver* observer = &null_observer;
 
   // In order of need: each may use what stands above it.
-  std::unique_ptr<GgufFile> file;
+  std::unique_ptr<DummyModel> dummy;      // of random weights; else null
+  std::unique_ptr<GgufFile> opened_file;  // null: dummy's
   ModelConfig config;
   LayerProfiles profiles;
   std::unique_ptr<Tokenizer> tokenizer;
@@ -67,10 +73,19 @@ struct Engine::Impl {
   std::thread thread KF_GUARDED_BY(join_mu);
 };
 
+absl::Status Engine::Impl::OpenModel() {
+  if (options.load_format == LoadFormat::kDummy) {
+    KF_ASSIGN_OR_RETURN(dummy, DummyModel::Open(options.model_config));
+    return absl::OkStatus();
+  }
+  KF_ASSIGN_OR_RETURN(opened_file, GgufFile::Open(options.model_path));
+  return absl::OkStatus();
+}
+
 absl::Status Engine::Impl::Load(std::unique_ptr<Backend> injected) {
   KF_RETURN_IF_ERROR(ValidateOptions(options));
-  KF_ASSIGN_OR_RETURN(file, GgufFile::Open(options.model_path));
-  KF_ASSIGN_OR_RETURN(config, ReadModelConfig(*file));
+  KF_RETURN_IF_ERROR(OpenModel());
+  KF_ASSIGN_OR_RETURN(config, ReadModelConfig(file()));
   const bool beside_the_model = options.layer_profiles_path.empty();
   if (beside_the_model) {
     options.layer_profiles_path = LayerProfilesPath(options.model_path);
@@ -78,7 +93,9 @@ absl::Status Engine::Impl::Load(std::unique_ptr<Backend> injected) {
   KF_ASSIGN_OR_RETURN(
       profiles, LoadLayerProfiles(options.layer_profiles_path, config.layers,
                                   beside_the_model));
-  KF_ASSIGN_OR_RETURN(tokenizer, Tokenizer::Load(*file));
+  KF_ASSIGN_OR_RETURN(
+      tokenizer,
+      Tokenizer::Load(dummy != nullptr ? dummy->tokenizer_file() : file()));
   if (tokenizer->size() != config.vocabulary) {
     return absl::InvalidArgumentError(absl::StrCat(
         "tokenizer.ggml.tokens: ", tokenizer->size(), " tokens, but ",
@@ -109,7 +126,7 @@ absl::Status Engine::Impl::LoadMemory() {
       std::min<int64_t>(options.prefill_workspace_tokens, most_useful));
   const int32_t workspace = options.prefill_workspace_tokens;
   KF_ASSIGN_OR_RETURN(
-      decoder, Decoder::Create(*file, config,
+      decoder, Decoder::Create(file(), config,
                                {.weight_format = options.weight_format,
                                 .cache_dtype = options.cache_dtype,
                                 .max_batch = options.max_batch,

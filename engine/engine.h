@@ -21,8 +21,16 @@ namespace kf::engine {
 
 inline constexpr int32_t kMaxBatch = 4096;
 
+// Where weights come from.
+enum class LoadFormat : uint8_t {
+  kGguf,   // the file model_path
+  kDummy,  // random numbers, of the shape model_config (model/dummy_model.h)
+};
+
 struct EngineOptions {
-  std::string model_path;
+  std::string model_path;  // empty with kDummy
+  LoadFormat load_format = LoadFormat::kGguf;
+  std::string model_config;  // with kDummy: a preset or a file; else empty
   WeightFormat weight_format = WeightFormat::kBF16;
   DType cache_dtype = DType::kBF16;  // kF32 or kBF16
   BackendOptions backend;

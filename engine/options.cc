@@ -12,12 +12,35 @@ absl::Status AtLeast(std::string_view field, int64_t value, int64_t limit) {
       absl::StrCat(ToAbsl(field), ": ", value, ", want at least ", limit));
 }
 
-}  // namespace
-
-absl::Status ValidateOptions(const EngineOptions& o) {
+absl::Status CheckSource(const EngineOptions& o) {
+  if (o.load_format == LoadFormat::kDummy) {
+    if (o.model_config.empty()) {
+      return absl::InvalidArgumentError(
+          "model_config: empty, want a shape for load_format dummy: llama-8b, "
+          "mpt-7b-shape, smollm2-135m or a file");
+    }
+    if (!o.model_path.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "model: \"", o.model_path,
+          "\", want none with load_format dummy, which reads no weights"));
+    }
+    return absl::OkStatus();
+  }
+  if (!o.model_config.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model_config: \"", o.model_config,
+                     "\", want none without load_format dummy"));
+  }
   if (o.model_path.empty()) {
     return absl::InvalidArgumentError("model: empty, want a GGUF file");
   }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ValidateOptions(const EngineOptions& o) {
+  KF_RETURN_IF_ERROR(CheckSource(o));
   if (o.cache_dtype != DType::kF32 && o.cache_dtype != DType::kBF16) {
     return absl::InvalidArgumentError(absl::StrCat(
         "cache_dtype: ", ToAbsl(NameOf(o.cache_dtype)), ", want f32 or bf16"));

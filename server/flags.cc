@@ -13,7 +13,20 @@
 #include "server/cache_flags.h"
 #include "server/flag_values.h"
 
-ABSL_FLAG(std::string, model, "", "path of the GGUF file to serve (required)");
+ABSL_FLAG(std::string,
+          model,
+          "",
+          "path of the GGUF file to serve (required, but for load_format "
+          "dummy)");
+ABSL_FLAG(std::string,
+          load_format,
+          "gguf",
+          "gguf, or dummy: random weights, for work on throughput");
+ABSL_FLAG(std::string,
+          model_config,
+          "",
+          "shape of a dummy model: llama-8b, mpt-7b-shape, smollm2-135m, a "
+          "config.json or a GGUF file");
 ABSL_FLAG(std::string,
           served_model_name,
           "",
@@ -97,7 +110,9 @@ struct Group {
 // The flags, and the order --help shows them in.
 const std::vector<Group>& Groups() {
   static const std::vector<Group> groups = {
-      {"Model", {"model", "served_model_name", "dtype", "cache_dtype"}},
+      {"Model",
+       {"model", "load_format", "model_config", "served_model_name", "dtype",
+        "cache_dtype"}},
       {"Machine", {"device", "threads", "simd", "kv_pool_bytes"}},
       {"Scheduling",
        {"max_batch", "max_queue_requests", "max_queue_tokens", "max_skips",
@@ -227,12 +242,24 @@ absl::Status ApplyPreset(const FlagNames& given) {
   return absl::OkStatus();
 }
 
-absl::Status FillEngine(engine::EngineOptions& engine) {
+absl::Status FillModel(engine::EngineOptions& engine) {
   engine.model_path = absl::GetFlag(FLAGS_model);
-  if (engine.model_path.empty()) {
+  engine.model_config = absl::GetFlag(FLAGS_model_config);
+  KF_ASSIGN_OR_RETURN(engine.load_format,
+                      Choose<engine::LoadFormat>(
+                          "load_format", absl::GetFlag(FLAGS_load_format),
+                          {{"gguf", engine::LoadFormat::kGguf},
+                           {"dummy", engine::LoadFormat::kDummy}}));
+  if (engine.load_format == engine::LoadFormat::kGguf &&
+      engine.model_path.empty()) {
     return absl::InvalidArgumentError(
         "--model: missing, want the path of a GGUF file");
   }
+  return absl::OkStatus();
+}
+
+absl::Status FillEngine(engine::EngineOptions& engine) {
+  KF_RETURN_IF_ERROR(FillModel(engine));
   const std::string dtype = absl::GetFlag(FLAGS_dtype);
   KF_ASSIGN_OR_RETURN(engine.weight_format,
                       Choose<WeightFormat>("dtype", dtype,
@@ -333,6 +360,11 @@ absl::Status FillRest(ServerOptions& options) {
                            {"error", "error"},
                            {"off", "off"}}));
   options.served_model_name = absl::GetFlag(FLAGS_served_model_name);
+  if (options.served_model_name.empty() &&
+      options.engine.load_format == engine::LoadFormat::kDummy) {
+    const std::filesystem::path shape(options.engine.model_config);
+    options.served_model_name = "dummy-" + shape.stem().string();
+  }
   if (options.served_model_name.empty()) {
     const std::filesystem::path path(options.engine.model_path);
     options.served_model_name = path.extension() == ".gguf"

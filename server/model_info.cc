@@ -52,6 +52,8 @@ absl::Status FillModelInfo(const engine::Engine& engine,
   response->set_default_max_new_tokens(options.default_max_new_tokens);
   response->set_has_chat_template(context.tokenizer->has_chat_template());
   response->set_server_version(KF_VERSION);
+  response->set_random_weights(options.load_format ==
+                               engine::LoadFormat::kDummy);
   for (const auto& [name, weights] : context.cache.profiles) {
     response->add_layer_profiles(name);
   }

@@ -197,8 +197,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
   KF_RETURN_IF_ERROR(impl.Listen());
   KF_RETURN_IF_ERROR(impl.StartHttp());
   WarnIfOpen(options);
-  spdlog::info("listening: gRPC port {}, HTTP port {}; loading {}",
-               impl.grpc_port, server->http_port(), options.engine.model_path);
+  const bool random = options.engine.load_format == engine::LoadFormat::kDummy;
+  spdlog::info(
+      "listening: gRPC port {}, HTTP port {}; loading {}", impl.grpc_port,
+      server->http_port(),
+      random ? options.engine.model_config : options.engine.model_path);
+  if (random) spdlog::warn("random weights: answers mean nothing");
   impl.loader = std::thread(
       [&impl, factory = std::move(factory), loaded = std::move(loaded)] {
         impl.Load(factory);

@@ -17,16 +17,6 @@
 namespace kf::engine {
 namespace {
 
-// Limits that keep products of two dimensions, and sums over layers, far from
-// overflow; real models stay below.
-constexpr int32_t kMaxLayers = 1024;
-constexpr int32_t kMaxHidden = 1 << 16;
-constexpr int32_t kMaxFfn = 1 << 20;
-constexpr int32_t kMaxHeads = 1024;
-constexpr int32_t kMaxHeadDim = 256;
-constexpr int32_t kMaxVocabulary = 1 << 22;
-constexpr int32_t kMaxContext = 1 << 20;
-
 template <typename... Args>
 absl::Status Refuse(const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));

@@ -11,6 +11,16 @@
 
 namespace kf::engine {
 
+// Limits that keep products of two dimensions, and sums over layers, far from
+// overflow; real models stay below.
+inline constexpr int32_t kMaxLayers = 1024;
+inline constexpr int32_t kMaxHidden = 1 << 16;
+inline constexpr int32_t kMaxFfn = 1 << 20;
+inline constexpr int32_t kMaxHeads = 1024;
+inline constexpr int32_t kMaxHeadDim = 256;
+inline constexpr int32_t kMaxVocabulary = 1 << 22;
+inline constexpr int32_t kMaxContext = 1 << 20;
+
 struct ModelConfig {
   std::string name;          // general.name, escaped to ASCII; may be empty
   std::string architecture;  // "llama"

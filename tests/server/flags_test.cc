@@ -53,6 +53,24 @@ TEST(Flags, CacheDtypeFollowsDtype) {
   EXPECT_EQ(mixed->options.engine.cache_dtype, DType::kBF16);
 }
 
+TEST(Flags, ADummyModelHasAShapeAndNoFile) {
+  const auto dummy = Parse({"--load_format=dummy", "--model_config=llama-8b"});
+  ASSERT_THAT(dummy, IsOk());
+  EXPECT_EQ(dummy->options.engine.load_format, engine::LoadFormat::kDummy);
+  EXPECT_EQ(dummy->options.engine.model_config, "llama-8b");
+  EXPECT_EQ(dummy->options.served_model_name, "dummy-llama-8b");
+  constexpr auto kBad = absl::StatusCode::kInvalidArgument;
+  EXPECT_THAT(Parse({"--load_format=dummy"}),
+              StatusIs(kBad, "--model_config: empty, want a shape"));
+  EXPECT_THAT(Parse({"--load_format=dummy", "--model_config=llama-8b",
+                     "--model=m.gguf"}),
+              StatusIs(kBad, "--model: \"m.gguf\", want none"));
+  EXPECT_THAT(Parse({"--model=m.gguf", "--model_config=llama-8b"}),
+              StatusIs(kBad, "--model_config: \"llama-8b\", want none"));
+  EXPECT_THAT(Parse({"--load_format=random"}),
+              StatusIs(kBad, "--load_format: \"random\", want dummy, gguf"));
+}
+
 TEST(Flags, CommandLineWinsOverEnvironment) {
   const std::map<std::string, std::string> environment = {
       {"KEYFORMER_MODEL", "env.gguf"},

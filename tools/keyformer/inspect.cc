@@ -94,7 +94,7 @@ void PrintInfo(const pb::ModelInfoResponse& info) {
     profiles += (profiles.empty() ? "" : ", ") + profile;
   }
   const std::string text = fmt::format(
-      "model            {} ({}, {:.1f} M parameters)\n"
+      "model            {} ({}, {:.1f} M parameters{})\n"
       "shape            {} layers, {} query heads, {} kv heads of {}\n"
       "vocabulary       {}\n"
       "context          {} tokens\n"
@@ -106,7 +106,8 @@ void PrintInfo(const pb::ModelInfoResponse& info) {
       "chat template    {}\n"
       "server           {}\n",
       info.model(), info.architecture(),
-      static_cast<double>(info.parameters()) / 1e6, info.layers(),
+      static_cast<double>(info.parameters()) / 1e6,
+      info.random_weights() ? ", random" : "", info.layers(),
       info.query_heads(), info.kv_heads(), info.head_dim(), info.vocabulary(),
       info.context_tokens(), info.backend(), info.weight_dtype(),
       info.cache_dtype(), info.kv_bytes_per_token(),

@@ -192,7 +192,8 @@ EngineOptions TinyOptionsOn(const std::string& backend, bool bf16) {
 }
 
 TestEngine::TestEngine(TestEngineParts parts) {
-  if (parts.options.model_path.empty()) {
+  if (parts.options.model_path.empty() &&
+      parts.options.load_format == LoadFormat::kGguf) {
     parts.options.model_path =
         WriteTinyModel(parts.spec, dir_.File("tiny.gguf"));
   }

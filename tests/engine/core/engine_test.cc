@@ -64,5 +64,23 @@ TEST(EngineTest, LayerProfilesStandBesideTheModel) {
                        "another.json: no such file"));
 }
 
+TEST(EngineTest, RandomWeightsOfAShapeAnswer) {
+  const testing::TempDir dir;
+  const std::string config = dir.File("config.json");
+  std::ofstream(config)
+      << R"({"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 300,
+             "num_attention_heads": 4, "intermediate_size": 96,
+             "max_position_embeddings": 128})";
+  EngineOptions options = TinyOptions("");
+  options.load_format = LoadFormat::kDummy;
+  options.model_config = config;
+  TestEngine first({.options = options});
+  TestEngine second({.options = options});
+  const Request request = MakeKeyformerRequest(1, 40, 20, 16, 4);
+  const Outcome answer = first.Run(request);
+  EXPECT_EQ(answer.tokens.size(), 20U);
+  EXPECT_TRUE(SameAnswer(answer, second.Run(request)));
+}
+
 }  // namespace
 }  // namespace kf::engine

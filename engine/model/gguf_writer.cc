@@ -1,6 +1,6 @@
-#include "tests/testing/gguf_writer.h"
+#include "engine/model/gguf_writer.h"
 
-namespace kf::testing {
+namespace kf::engine {
 namespace {
 
 constexpr uint32_t kUint32 = 4;
@@ -123,4 +123,4 @@ std::string GgufWriter::File() const {
   return file;
 }
 
-}  // namespace kf::testing
+}  // namespace kf::engine
