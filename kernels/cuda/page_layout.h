@@ -19,6 +19,7 @@
 // (nvcc --expt-relaxed-constexpr). Thread-safe: plain values.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace kf::cuda {
@@ -46,8 +47,8 @@ constexpr int32_t PagesFor(int32_t slots) {
 // One kv head's block of a page.
 template <typename T, int kDim>
 struct alignas(16) HeadBlock {
-  T k[kSlots][kDim];
-  T v[kSlots][kDim];
+  T k[kSlots][static_cast<size_t>(kDim)];
+  T v[kSlots][static_cast<size_t>(kDim)];
   int32_t position[kSlots];
   float score[kSlots];
 };
@@ -91,7 +92,7 @@ static_assert(MakePageLayout(1, 80, 2).head_bytes ==
 // A page list in device memory: PageSpan of backend.h. Slot s of a sequence is
 // slot s % 16 of page pages[s / 16], whose address is base + pages[i] *
 // page_bytes. `base` is a multiple of 16 bytes.
-struct PageList {
+struct alignas(16) PageList {
   unsigned char* base = nullptr;
   const int32_t* pages = nullptr;
 };

@@ -1,0 +1,72 @@
+#include "kernels/cuda/gpu.h"
+#include "kernels/cuda/page_access.cuh"
+#include "kernels/cuda/page_copy.h"
+
+namespace kf::cuda {
+namespace {
+
+constexpr int kCopyThreads = 256;
+constexpr int kGatherThreads = 128;
+
+// Block (head, pair).
+__global__ void __launch_bounds__(kCopyThreads)
+    CopyPagesKernel(PageLayout layout,
+                    unsigned char* base,
+                    const PagePair* pairs) {
+  const PagePair pair = pairs[blockIdx.y];
+  const int64_t head = int64_t{blockIdx.x} * layout.head_bytes;
+  const auto* from = reinterpret_cast<const uint4*>(
+      base + pair.from * layout.page_bytes + head);
+  auto* to =
+      reinterpret_cast<uint4*>(base + pair.to * layout.page_bytes + head);
+  const auto units = static_cast<int32_t>(layout.head_bytes / 16);
+  for (auto i = static_cast<int32_t>(threadIdx.x); i < units;
+       i += kCopyThreads) {
+    to[i] = from[i];
+  }
+}
+
+// A thread has a slot of a head.
+__global__ void __launch_bounds__(kGatherThreads)
+    GatherHeldKernel(PageLayout layout,
+                     PageList cache,
+                     int32_t slots,
+                     int32_t* positions,
+                     float* scores) {
+  const auto slot =
+      static_cast<int32_t>(blockIdx.x * kGatherThreads + threadIdx.x);
+  const auto head = static_cast<int32_t>(blockIdx.y);
+  if (slot >= slots) return;
+  const int64_t to = int64_t{head} * slots + slot;
+  positions[to] = *PositionAt(layout, cache, head, slot);
+  scores[to] = *ScoreAt(layout, cache, head, slot);
+}
+
+}  // namespace
+
+void CopyPages(gpu::Stream stream,
+               const PageLayout& layout,
+               unsigned char* base,
+               const PagePair* pairs,
+               int32_t count) {
+  if (count == 0) return;
+  const dim3 grid(static_cast<unsigned>(layout.kv_heads),
+                  static_cast<unsigned>(count));
+  gpu::launch(stream, grid, kCopyThreads, 0, CopyPagesKernel, layout, base,
+              pairs);
+}
+
+void GatherHeld(gpu::Stream stream,
+                const PageLayout& layout,
+                const PageList& cache,
+                int32_t slots,
+                int32_t* positions,
+                float* scores) {
+  const dim3 grid(
+      static_cast<unsigned>((slots + kGatherThreads - 1) / kGatherThreads),
+      static_cast<unsigned>(layout.kv_heads));
+  gpu::launch(stream, grid, kGatherThreads, 0, GatherHeldKernel, layout, cache,
+              slots, positions, scores);
+}
+
+}  // namespace kf::cuda
