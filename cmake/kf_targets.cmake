@@ -21,7 +21,8 @@ endif()
 if(KF_WERROR)
   # False alarms of gcc 12 by reputation stay warnings.
   target_compile_options(kf_warnings INTERFACE
-    -Werror "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-error=restrict;-Wno-error=maybe-uninitialized;-Wno-error=stringop-overflow;-Wno-error=array-bounds>")
+    $<$<COMPILE_LANGUAGE:CXX>:-Werror>
+    "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-error=restrict;-Wno-error=maybe-uninitialized;-Wno-error=stringop-overflow;-Wno-error=array-bounds>")
 endif()
 
 if(KF_SANITIZE)
