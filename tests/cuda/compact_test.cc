@@ -174,8 +174,8 @@ TEST_P(CompactTest, EqualsReference) {
 INSTANTIATE_TEST_SUITE_P(Cases,
                          CompactTest,
                          ::testing::ValuesIn(kCases),
-                         [](const auto& info) {
-                           return std::string(info.param.name);
+                         [](const auto& test) {
+                           return std::string(test.param.name);
                          });
 
 }  // namespace

@@ -193,8 +193,8 @@ TEST_P(DecodeTest, EqualsReference) {
 INSTANTIATE_TEST_SUITE_P(Cases,
                          DecodeTest,
                          ::testing::ValuesIn(kCases),
-                         [](const auto& info) {
-                           return std::string(info.param.name);
+                         [](const auto& test) {
+                           return std::string(test.param.name);
                          });
 
 // A row has the bits of the row alone, in any place of any batch, whatever the

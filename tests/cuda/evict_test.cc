@@ -137,8 +137,8 @@ TEST_P(EvictTest, EqualsReference) {
 INSTANTIATE_TEST_SUITE_P(Cases,
                          EvictTest,
                          ::testing::ValuesIn(kEvictCases),
-                         [](const auto& info) {
-                           return std::string(info.param.name);
+                         [](const auto& test) {
+                           return std::string(test.param.name);
                          });
 
 // Beams with pages in common: each slot gets each row once.
