@@ -75,8 +75,9 @@ set(KF_EMULATED_FLAGS_plain -O2)
 # The sanitizers of the whole configuration, if it has them, come first.
 set(KF_EMULATED_FLAGS_asan -O1 -fsanitize=address,undefined
     -fno-sanitize-recover=all -fno-omit-frame-pointer)
-# gcc's thread pass cuts a uint4 into words, which hides misalignment.
-set(KF_EMULATED_FLAGS_check -O1 -fsanitize=thread,alignment,bounds
+# gcc's thread pass cuts a uint4 into words, which hides misalignment. DWARF
+# 4: in 5, addr2line 2.40 gives some places the wrong file.
+set(KF_EMULATED_FLAGS_check -O1 -g -gdwarf-4 -fsanitize=thread,alignment,bounds
     -fno-sanitize-recover=all -fno-omit-frame-pointer)
 set(KF_EMULATED_LINK_plain)
 set(KF_EMULATED_LINK_asan -fsanitize=address,undefined)
@@ -118,13 +119,15 @@ function(kf_emulate target mode)
   set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
 endfunction()
 
-# kf_add_emulated_test(NAME SRCS a.cc b.cu ... [LINK libs...] [TIMEOUT s]): the
+# kf_add_emulated_test(NAME SRCS a.cc b.cu ... [LINK libs...] [TIMEOUT s]
+# [EMULATED_ONLY]): the
 # sources as NAME_plain (run in both orders of its threads), NAME_asan,
 # NAME_check, linked with the emulated backend; ctest label cuda-emulation. With
-# CUDA also NAME_gpu, label gpu: the same on a real device. Sources find the
-# mode in KF_EMULATED_MODE ("plain", ..., "gpu").
+# CUDA also NAME_gpu, label gpu: the same on a real device; not for tests of the
+# emulator itself. Sources find the mode in KF_EMULATED_MODE ("plain", ...,
+# "gpu").
 function(kf_add_emulated_test name)
-  cmake_parse_arguments(A "" "TIMEOUT" "SRCS;LINK" ${ARGN})
+  cmake_parse_arguments(A "EMULATED_ONLY" "TIMEOUT" "SRCS;LINK" ${ARGN})
   if(NOT KF_BUILD_TESTS)
     return()
   endif()
@@ -153,7 +156,7 @@ function(kf_add_emulated_test name)
     set_tests_properties(${tests} PROPERTIES
       LABELS cuda-emulation TIMEOUT ${A_TIMEOUT})
   endforeach()
-  if(KF_WITH_CUDA)
+  if(KF_WITH_CUDA AND NOT A_EMULATED_ONLY)
     add_executable(${name}_gpu ${A_SRCS})
     target_compile_definitions(${name}_gpu PRIVATE
       KF_EMULATED_MODE="gpu" KF_SOURCE_DIR="${CMAKE_SOURCE_DIR}")

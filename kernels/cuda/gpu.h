@@ -83,7 +83,10 @@ __device__ inline float bf16_high(uint32_t bits) {
 // cp_async_wait<N> (all but the last N committed groups have landed) by this
 // thread, and after a barrier too by the others.
 #if defined(KF_CUDA_EMULATION)
-inline void cp_async16(void* to, const void* from, bool valid, KF_EMU_HERE) {
+KF_EMU_INLINE void cp_async16(void* to,
+                              const void* from,
+                              bool valid,
+                              KF_EMU_HERE) {
   kf::emu::CpAsync(to, from, 16, valid ? 16 : 0, here);
 }
 inline void cp_async_commit() { kf::emu::CpAsyncCommit(); }
@@ -115,16 +118,20 @@ __device__ void cp_async_wait() {
 // elements [g][2t], [g][2t + 1] of matrix j, g = lane / 4, t = lane % 4;
 // transposed: [2t][g], [2t + 1][g].
 #if defined(KF_CUDA_EMULATION)
-inline void ldmatrix_x4(uint32_t (&r)[4], const void* row, KF_EMU_HERE) {
+KF_EMU_INLINE void ldmatrix_x4(uint32_t (&r)[4], const void* row, KF_EMU_HERE) {
   kf::emu::Ldmatrix<false>(r, row, here);
 }
-inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, KF_EMU_HERE) {
+KF_EMU_INLINE void ldmatrix_x4_trans(uint32_t (&r)[4],
+                                     const void* row,
+                                     KF_EMU_HERE) {
   kf::emu::Ldmatrix<true>(r, row, here);
 }
-inline void ldmatrix_x2(uint32_t (&r)[2], const void* row, KF_EMU_HERE) {
+KF_EMU_INLINE void ldmatrix_x2(uint32_t (&r)[2], const void* row, KF_EMU_HERE) {
   kf::emu::Ldmatrix<false>(r, row, here);
 }
-inline void ldmatrix_x2_trans(uint32_t (&r)[2], const void* row, KF_EMU_HERE) {
+KF_EMU_INLINE void ldmatrix_x2_trans(uint32_t (&r)[2],
+                                     const void* row,
+                                     KF_EMU_HERE) {
   kf::emu::Ldmatrix<true>(r, row, here);
 }
 #else

@@ -171,7 +171,7 @@ inline int Lane() { return static_cast<int>(self->lane); }
 
 // An atomic operation on an integer of 4 or 8 bytes.
 template <typename F, typename T>
-T Atomic(T* p, std::type_identity_t<T> value) {
+KF_EMU_INLINE T Atomic(T* p, std::type_identity_t<T> value) {
   static_assert(std::is_integral_v<T>);
   using U = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
   return static_cast<T>(AtomicRmw(
@@ -264,31 +264,33 @@ T __shfl_up_sync(
 
 // --- atomics; never in order to fix an order ---
 template <typename T>
-T atomicAdd(T* p, std::type_identity_t<T> v) {
+KF_EMU_INLINE T atomicAdd(T* p, std::type_identity_t<T> v) {
   return kf::emu::Atomic<kf::emu::Add>(p, v);
 }
 template <typename T>
-T atomicMin(T* p, std::type_identity_t<T> v) {
+KF_EMU_INLINE T atomicMin(T* p, std::type_identity_t<T> v) {
   return kf::emu::Atomic<kf::emu::Min<T>>(p, v);
 }
 template <typename T>
-T atomicMax(T* p, std::type_identity_t<T> v) {
+KF_EMU_INLINE T atomicMax(T* p, std::type_identity_t<T> v) {
   return kf::emu::Atomic<kf::emu::Max<T>>(p, v);
 }
 template <typename T>
-T atomicAnd(T* p, std::type_identity_t<T> v) {
+KF_EMU_INLINE T atomicAnd(T* p, std::type_identity_t<T> v) {
   return kf::emu::Atomic<kf::emu::And>(p, v);
 }
 template <typename T>
-T atomicOr(T* p, std::type_identity_t<T> v) {
+KF_EMU_INLINE T atomicOr(T* p, std::type_identity_t<T> v) {
   return kf::emu::Atomic<kf::emu::Or>(p, v);
 }
 template <typename T>
-T atomicExch(T* p, std::type_identity_t<T> v) {
+KF_EMU_INLINE T atomicExch(T* p, std::type_identity_t<T> v) {
   return kf::emu::Atomic<kf::emu::Second>(p, v);
 }
 template <typename T>
-T atomicCAS(T* p, std::type_identity_t<T> expected, std::type_identity_t<T> v) {
+KF_EMU_INLINE T atomicCAS(T* p,
+                          std::type_identity_t<T> expected,
+                          std::type_identity_t<T> v) {
   using U = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
   return static_cast<T>(kf::emu::AtomicCas(
       reinterpret_cast<U*>(p), static_cast<U>(expected), static_cast<U>(v)));
@@ -333,15 +335,15 @@ inline double __dmul_rn(double a, double b) { return a * b; }
 
 // --- memory hints ---
 template <typename T>
-T __ldg(const T* p) {
+KF_EMU_INLINE T __ldg(const T* p) {
   return *p;
 }
 template <typename T>
-T __ldcs(const T* p) {
+KF_EMU_INLINE T __ldcs(const T* p) {
   return *p;
 }
 template <typename T>
-void __stcs(T* p, T v) {
+KF_EMU_INLINE void __stcs(T* p, T v) {
   *p = v;
 }
 // NOLINTEND(bugprone-reserved-identifier)

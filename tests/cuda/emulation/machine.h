@@ -18,6 +18,9 @@
 #define KF_EMU_OWN \
   __attribute__((no_sanitize("address", "undefined", "thread")))
 
+// What a report is to see through, to the kernel's own line.
+#define KF_EMU_INLINE inline __attribute__((always_inline))
+
 namespace kf::emu {
 
 // Where in a kernel something was called.

@@ -197,7 +197,8 @@ void CheckCell(Cell& c,
   const bool atomic = access == Access::kAtomic;
   if (access != Access::kWrite && c.set == 0) {
     Fail(
-        "unset read: %zu bytes of %s memory that nobody set, or that a copy "
+        "unset read: %zu bytes of %s memory that nobody has set yet, or that a "
+        "copy "
         "in flight will set, at %s",
         bytes, space, DescribePlace(pc));
   }

@@ -22,7 +22,7 @@ struct LdmatrixOp : Op {
 // Lane i gives the address of row i % 8 of matrix i / 8 (i < 8 kCount; the
 // other lanes' addresses are not read). r[j] is this lane's part of matrix j.
 template <bool kTrans, int kCount>
-void Ldmatrix(uint32_t (&r)[kCount], const void* row, Site site) {
+KF_EMU_INLINE void Ldmatrix(uint32_t (&r)[kCount], const void* row, Site site) {
   using This = LdmatrixOp<kTrans, kCount>;
   This op;
   op.what = "ldmatrix";

@@ -1,0 +1,155 @@
+// The emulated CUDA run time: streams that run late, graphs, errors, memory.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "kernels/cuda/gpu.h"
+#include "tests/cuda/device_array.h"
+
+namespace kf::emu {
+namespace {
+
+using gpu::DeviceArray;
+using gpu::launch;
+using testing::HasSubstr;
+
+__global__ void AddTo(int* sum, int value) { *sum += value; }
+__global__ void Load(int* y, const int* x) { *y = *x; }
+__global__ void Fault(int* y) {
+  if (threadIdx.x == 0) return;
+  __syncthreads();
+  *y = 1;
+}
+
+class RuntimeApi : public testing::Test {
+ protected:
+  RuntimeApi() { EXPECT_EQ(cudaStreamCreate(&stream_), cudaSuccess); }
+  ~RuntimeApi() override { EXPECT_EQ(cudaStreamDestroy(stream_), cudaSuccess); }
+
+  cudaStream_t stream_ = nullptr;
+};
+
+TEST_F(RuntimeApi, WorkRunsWhenSomebodyWaits) {
+  int* pinned = nullptr;
+  ASSERT_EQ(cudaMallocHost(&pinned, sizeof(int)), cudaSuccess);
+  DeviceArray<int> x(1);
+  *pinned = 1;
+  cudaMemcpyAsync(x.data(), pinned, sizeof(int), cudaMemcpyHostToDevice,
+                  stream_);
+  // Too early: the copy has not read its source yet.
+  *pinned = 2;
+  cudaStreamSynchronize(stream_);
+  EXPECT_EQ(x.Download()[0], 2);
+
+  launch(stream_, 1, 1, 0, AddTo, x.data(), 5);
+  cudaMemcpyAsync(pinned, x.data(), sizeof(int), cudaMemcpyDeviceToHost,
+                  stream_);
+  EXPECT_EQ(*pinned, 2);  // too early again
+  cudaStreamSynchronize(stream_);
+  EXPECT_EQ(*pinned, 7);
+  EXPECT_EQ(cudaFreeHost(pinned), cudaSuccess);
+}
+
+TEST_F(RuntimeApi, PageableMemoryIsReadAtOnce) {
+  int value = 1;
+  DeviceArray<int> x(1);
+  cudaMemcpyAsync(x.data(), &value, sizeof(int), cudaMemcpyHostToDevice,
+                  stream_);
+  value = 2;
+  EXPECT_EQ(x.Download()[0], 1);
+}
+
+TEST_F(RuntimeApi, AGraphKeepsTheArgumentsOfItsCapture) {
+  DeviceArray<int> x(std::vector<int>{0});
+  int added = 3;
+  ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal),
+            cudaSuccess);
+  launch(stream_, 1, 1, 0, AddTo, x.data(), added);
+  added = 4;
+  launch(stream_, 1, 1, 0, AddTo, x.data(), added);
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+  cudaGraphExec_t exec = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&exec, graph), cudaSuccess);
+  EXPECT_EQ(x.Download()[0], 0);  // captured, not run
+  cudaGraphLaunch(exec, stream_);
+  cudaGraphLaunch(exec, stream_);
+  EXPECT_EQ(x.Download()[0], 14);
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+}
+
+TEST_F(RuntimeApi, WaitingForACaptureIsAnError) {
+  ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal),
+            cudaSuccess);
+  EXPECT_NE(cudaStreamSynchronize(stream_), cudaSuccess);
+  cudaGraph_t graph = nullptr;
+  cudaStreamEndCapture(stream_, &graph);
+  cudaGraphDestroy(graph);
+  EXPECT_NE(gpu::TakeError(), "");
+}
+
+TEST_F(RuntimeApi, AFaultStaysUntilItIsTaken) {
+  DeviceArray<int> x(std::vector<int>{0});
+  launch(stream_, 1, 2, 0, Fault, x.data());
+  launch(stream_, 1, 1, 0, AddTo, x.data(), 1);
+  EXPECT_EQ(cudaStreamSynchronize(stream_), cudaErrorLaunchFailure);
+  EXPECT_EQ(cudaPeekAtLastError(), cudaErrorLaunchFailure);
+  EXPECT_THAT(gpu::TakeError(), HasSubstr("divergent barrier"));
+  EXPECT_EQ(gpu::TakeError(), "");
+  EXPECT_EQ(x.Download()[0], 0);  // nothing ran after it
+}
+
+TEST_F(RuntimeApi, CopiesMustStayInsideTheirMemory) {
+  DeviceArray<int> x(std::vector<int>(4, 1));
+  std::vector<int> host(8, 0);
+  cudaMemcpy(host.data(), x.data(), 5 * sizeof(int), cudaMemcpyDeviceToHost);
+  EXPECT_THAT(gpu::TakeError(), HasSubstr("out-of-bounds memcpy: source"));
+  cudaMemcpy(x.data(), host.data(), 5 * sizeof(int), cudaMemcpyHostToDevice);
+  EXPECT_THAT(gpu::TakeError(), HasSubstr("out-of-bounds memcpy: target"));
+  cudaMemset(x.data(), 0, 5 * sizeof(int));
+  EXPECT_THAT(gpu::TakeError(), HasSubstr("out-of-bounds memset"));
+  cudaMemcpy(x.data(), host.data(), sizeof(int), cudaMemcpyDeviceToHost);
+  EXPECT_THAT(gpu::TakeError(), HasSubstr("cudaErrorInvalidValue"));
+}
+
+TEST_F(RuntimeApi, DeviceMemoryRunsOut) {
+  const size_t before = DeviceBytes();
+  SetDeviceLimit(before + 1024);
+  void* p = nullptr;
+  EXPECT_EQ(cudaMalloc(&p, 1025), cudaErrorMemoryAllocation);
+  EXPECT_THAT(gpu::TakeError(), HasSubstr("out of memory"));
+  EXPECT_EQ(cudaMalloc(&p, 1024), cudaSuccess);
+  size_t free_bytes = 1;
+  size_t total_bytes = 0;
+  EXPECT_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+  EXPECT_EQ(free_bytes, 0U);
+  EXPECT_EQ(cudaFree(p), cudaSuccess);
+  EXPECT_EQ(DeviceBytes(), before);
+  SetDeviceLimit(size_t{2} << 30);
+}
+
+TEST_F(RuntimeApi, CopiesOnTheDeviceCarryWhatIsUnset) {
+  DeviceArray<int> x(2);
+  DeviceArray<int> y(1);
+  x.Upload({5});
+  int* next = x.data() + 1;
+  cudaMemcpyAsync(next, x.data(), sizeof(int), cudaMemcpyDeviceToDevice,
+                  stream_);
+  launch(stream_, 1, 1, 0, Load, y.data(), next);
+  EXPECT_EQ(y.Download()[0], 5);
+  DeviceArray<int> fresh(1);
+  cudaMemcpyAsync(next, fresh.data(), sizeof(int), cudaMemcpyDeviceToDevice,
+                  stream_);
+  launch(stream_, 1, 1, 0, Load, y.data(), next);
+  const std::string error = gpu::TakeError();
+  if (std::string_view(KF_EMULATED_MODE) == "check") {
+    EXPECT_THAT(error, HasSubstr("unset read"));
+  } else {
+    EXPECT_EQ(error, "");
+  }
+}
+
+}  // namespace
+}  // namespace kf::emu
