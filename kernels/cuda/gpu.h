@@ -53,6 +53,18 @@ __device__ T* dyn_smem() {
 }
 #endif
 
+// --- device memory ---
+// Says that `p` points into device memory. The compiler knows that of a
+// kernel's pointer arguments, and loses sight of it where pointers come out of
+// structs; without it a load is a generic one.
+template <typename T>
+__device__ inline T* in_device_memory(T* p) {
+#if !defined(KF_CUDA_EMULATION)
+  __builtin_assume(__isGlobal(p));
+#endif
+  return p;
+}
+
 // --- numbers ---
 __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(bf16 x) { return __bfloat162float(x); }

@@ -13,8 +13,9 @@ __device__ inline unsigned char* BlockBytes(const PageLayout& layout,
                                             const PageList& list,
                                             int32_t head,
                                             int32_t page) {
-  return list.base + int64_t{list.pages[page]} * layout.page_bytes +
-         head * layout.head_bytes;
+  const int32_t* pages = gpu::in_device_memory(list.pages);
+  return gpu::in_device_memory(list.base) +
+         int64_t{pages[page]} * layout.page_bytes + head * layout.head_bytes;
 }
 
 __device__ inline float* ScoreAt(const PageLayout& layout,
@@ -40,8 +41,10 @@ __device__ HeadBlock<T, kDim>* BlockAt(const PageList& list,
                                        int32_t kv_heads,
                                        int32_t head,
                                        int32_t page) {
-  auto* blocks = reinterpret_cast<HeadBlock<T, kDim>*>(list.base);
-  return blocks + int64_t{list.pages[page]} * kv_heads + head;
+  const int32_t* pages = gpu::in_device_memory(list.pages);
+  auto* blocks = reinterpret_cast<HeadBlock<T, kDim>*>(
+      gpu::in_device_memory(list.base));
+  return blocks + int64_t{pages[page]} * kv_heads + head;
 }
 
 }  // namespace kf::cuda

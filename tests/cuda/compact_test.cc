@@ -39,7 +39,7 @@ void PrintTo(const CompactCase& c, std::ostream* os) { *os << c.name; }
 std::vector<float> DrawScores(Scores kind, size_t count, std::mt19937& random) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   constexpr float kInf = std::numeric_limits<float>::infinity();
-  const float hostile[] = {kNan, 0.0F, -0.0F, kInf, 1e-38F, 3.0F, -1.0F, 1e30F};
+  const float hostile[] = {kNan, -kNan, 0.0F, -0.0F, kInf, 1e-38F, 3.0F, -1.0F};
   std::vector<float> scores;
   for (size_t i = 0; i < count; ++i) {
     switch (kind) {
@@ -79,6 +79,7 @@ const CompactCase kCases[] = {
     {"EqualScores", kTwoHeads, 129, 64, 16, Scores::kEqual},
     {"Ties", kTwoHeads, 127, 63, 16, Scores::kTies},
     {"NanAndInfinity", kTwoHeads, 128, 60, 9, Scores::kHostile},
+    {"CutAmongNanAndInfinity", kTwoHeads, 128, 24, 4, Scores::kHostile},
     {"MoreThanAPassOfTheBlock", kTwoHeads, 1100, 560, 100, Scores::kTies},
     {"InPlace", kTwoHeads, 129, 65, 16, Scores::kTies, 1, false, true},
     {"InPlaceManyTiles", kFloats, 700, 650, 10, Scores::kRandom, 1, false,

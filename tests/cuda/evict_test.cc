@@ -83,7 +83,8 @@ TEST_P(EvictTest, EqualsReference) {
                                      static_cast<uint32_t>(c.distinct_scores));
         }
         if (c.nan && s % 2 == 0) {
-          score = std::numeric_limits<float>::quiet_NaN();
+          score = std::copysign(std::numeric_limits<float>::quiet_NaN(),
+                                s % 4 == 0 ? 1.0F : -1.0F);
         }
         twin.Put(lists.back(), head, s,
                  twin.RandomToken(positions[static_cast<size_t>(s)], score));
