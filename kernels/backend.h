@@ -55,7 +55,12 @@ struct WeightView {
   const std::byte* data = nullptr;
 };
 
-enum class WeightFormat : uint8_t { kF32, kBF16 };
+// What a product computes in. kF32 and kBF16: weights and activations in that
+// type. kQ8 and kQ4: weights as integers of 8 bits in groups of 32, kQ4 with 4
+// bits where the file's own groups have no more (core/weight_groups.h says what
+// is exact); activations are rounded to 8 bits, by at most 1 / 254 of the
+// largest magnitude among 32 that follow each other in a row.
+enum class WeightFormat : uint8_t { kF32, kBF16, kQ8, kQ4 };
 
 // y = x W^T, packed for the backend. Opaque.
 class LinearWeights {

@@ -3,36 +3,22 @@
 // Source: ggml, ggml-common.h (layouts) and ggml-quants.c (dequantize_row_*).
 // Scales are halfs and quants have at most 8 bits, so each product that is
 // added to is exact in f32: a fused multiply-add changes no bit.
-#include <bit>
 #include <cstring>
 
 #include "kernels/core/bf16.h"
 #include "kernels/core/dtype.h"
+#include "kernels/core/ggml_blocks.h"
 #include "kernels/core/status.h"
 
 namespace kf {
 namespace {
 
-// IEEE half to float; exact, subnormals and NaN payloads included.
-float HalfToFloat(uint16_t half) {
-  const uint32_t sign = uint32_t{half & 0x8000U} << 16;
-  const uint32_t exponent = (half >> 10) & 0x1FU;
-  const uint32_t mantissa = half & 0x3FFU;
-  if (exponent == 0) {
-    const float magnitude = static_cast<float>(mantissa) * 0x1p-24F;
-    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(magnitude));
-  }
-  const uint32_t wide = exponent == 0x1FU ? 0xFFU : exponent + 112U;
-  return std::bit_cast<float>(sign | (wide << 23) | (mantissa << 13));
-}
-
-uint32_t Byte(const std::byte* p) { return std::to_integer<uint32_t>(*p); }
-
-float LoadHalf(const std::byte* p) {
-  return HalfToFloat(static_cast<uint16_t>(Byte(p) | (Byte(p + 1) << 8)));
-}
-
-float AsFloat(uint32_t quant) { return static_cast<float>(quant); }
+using ggml::AsFloat;
+using ggml::Byte;
+using ggml::LoadHalf;
+using ggml::LoadHighBits;
+using ggml::ScaleMin;
+using ggml::UnpackScaleMin;
 
 // 32 elements: d, 16 bytes of nibbles; the low nibbles come first.
 void BlockQ4_0(const std::byte* src, float* dst) {
@@ -53,12 +39,6 @@ void BlockQ4_1(const std::byte* src, float* dst) {
     dst[i] = AsFloat(q & 0xFU) * d + m;
     dst[i + 16] = AsFloat(q >> 4) * d + m;
   }
-}
-
-// The fifth bits of the 32 elements, element i in bit i.
-uint32_t LoadHighBits(const std::byte* p) {
-  return Byte(p) | (Byte(p + 1) << 8) | (Byte(p + 2) << 16) |
-         (Byte(p + 3) << 24);
 }
 
 // d, 32 high bits, nibbles.
@@ -96,21 +76,6 @@ float SignedByte(const std::byte* p) {
 void BlockQ8_0(const std::byte* src, float* dst) {
   const float d = LoadHalf(src);
   for (int i = 0; i < 32; ++i) dst[i] = SignedByte(src + 2 + i) * d;
-}
-
-// Scale and minimum of sub-block j, 0 .. 7: 6 bits each, packed in 12 bytes.
-struct ScaleMin {
-  float scale;
-  float minimum;
-};
-ScaleMin UnpackScaleMin(const std::byte* packed, int j) {
-  if (j < 4) {
-    return {AsFloat(Byte(packed + j) & 63U),
-            AsFloat(Byte(packed + j + 4) & 63U)};
-  }
-  const uint32_t nibbles = Byte(packed + j + 4);
-  return {AsFloat((nibbles & 0xFU) | ((Byte(packed + j - 4) >> 6) << 4)),
-          AsFloat((nibbles >> 4) | ((Byte(packed + j) >> 6) << 4))};
 }
 
 // 256 elements in 8 sub-blocks: d, dmin, 12 bytes of scales, nibbles.

@@ -62,6 +62,7 @@ class CpuBackend : public Backend {
       : level_(level),
         kernels_(cpu::DenseKernelsOf(level)),
         pool_(threads),
+        linear_{kernels_, cpu::GroupKernelsOf(level), pool_, scratch_},
         attention_{level, pool_, scratch_, rope_} {}
 
   std::string_view name() const override { return "cpu"; }
@@ -197,7 +198,7 @@ class CpuBackend : public Backend {
                        int64_t rows,
                        float* out,
                        bool add) {
-    return cpu::RunLinear(kernels_, pool_, scratch_,
+    return cpu::RunLinear(linear_,
                           {.weights = static_cast<const cpu::PackedLinear&>(w),
                            .x = x,
                            .rows = rows,
@@ -219,6 +220,7 @@ class CpuBackend : public Backend {
   const cpu::DenseKernels& kernels_;
   ThreadPool pool_;
   cpu::ScratchArena scratch_;
+  cpu::LinearContext linear_;
   cpu::RopeTable rope_;
   cpu::AttentionContext attention_;
 };

@@ -17,4 +17,20 @@ const DenseKernels& DenseKernelsOf(SimdLevel level) {
   }
 }
 
+const GroupKernels& GroupKernelsOf(SimdLevel level) {
+  switch (level) {
+#if defined(__x86_64__)
+    case SimdLevel::kAvx2:
+      return avx2::kGroupKernels;
+    case SimdLevel::kAvx512:
+    case SimdLevel::kAvx512Bf16:
+      __builtin_cpu_init();
+      return __builtin_cpu_supports("avx512vnni") ? avx512_vnni::kGroupKernels
+                                                  : avx512::kGroupKernels;
+#endif
+    default:
+      return scalar::kGroupKernels;
+  }
+}
+
 }  // namespace kf::cpu

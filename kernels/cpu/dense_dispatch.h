@@ -2,11 +2,15 @@
 #pragma once
 
 #include "kernels/cpu/dense_kernels.h"
+#include "kernels/cpu/group_kernels.h"
 #include "kernels/cpu/simd_level.h"
 
 namespace kf::cpu {
 
 // `level` is one that the machine has.
 const DenseKernels& DenseKernelsOf(SimdLevel level);
+
+// With VNNI from avx512 on where the machine has it: the same bits.
+const GroupKernels& GroupKernelsOf(SimdLevel level);
 
 }  // namespace kf::cpu

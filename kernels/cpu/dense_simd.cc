@@ -1,21 +1,10 @@
 // Linear products, normalisation and activation; compiled once per SIMD level.
 #include "kernels/cpu/dense_kernels.h"
+#include "kernels/cpu/linear_tiles.h"
 #include "kernels/cpu/vec.h"
 
 namespace kf::cpu::KF_SIMD_NS {
 namespace {
-
-constexpr int kPanelVecs = static_cast<int>(kPanelColumns) / kLanes;
-
-// Rows and panels of a register tile. AVX-512: 6 x 4 vectors are 24 of 32
-// registers, the rest holds a step's weights and one broadcast. AVX2: 6 x 2 of
-// 16. Few rows take more panels instead: as many accumulators hide the latency
-// of the additions, and as many streams that of memory.
-constexpr int kMaxRows = kVecBytes == 16 ? 2 : 6;
-constexpr int PanelsFor(int rows) {
-  return kVecBytes == 64 ? (rows <= 3 ? 8 : 4)
-                         : (kVecBytes == 32 && rows <= 2 ? 4 / rows : 1);
-}
 
 struct F32 {
   template <int kRows, int kVecs>
@@ -82,110 +71,44 @@ struct Bf16Widened {
   using X = float;
 };
 
-inline void StorePart(VF v, int64_t count, bool add, float* out) {
-  float lane[kLanes];
-  Store(v, lane);
-  for (int64_t i = 0; i < count; ++i) out[i] = add ? out[i] + lane[i] : lane[i];
-}
-
-// Rows [row, row + kRows) x panels [panel, panel + kPanels) of the block.
-// Meanwhile the same lines `ahead` panels further on are fetched into the cache
-// (0: nothing new).
-template <typename Format, int kRows, int kPanels>
-void Tile(const LinearBlock& b, int64_t row, int64_t panel, int64_t ahead) {
-  using X = typename Format::X;
-  constexpr int kVecs = kPanels * kPanelVecs;
-  const X* x[kRows];
-  for (int r = 0; r < kRows; ++r) {
-    x[r] = reinterpret_cast<const X*>(static_cast<const char*>(b.x) +
-                                      (row + r) * b.x_row_bytes);
-  }
-  const char* line[kPanels];
-  for (int p = 0; p < kPanels; ++p) {
-    line[p] = static_cast<const char*>(b.panels) + (panel + p) * b.panel_bytes;
-  }
-  const int64_t ahead_bytes = ahead * b.panel_bytes;
-  VF acc[kRows][kVecs] = {};
-  for (int64_t step = 0; step < b.steps; ++step) {
-    const int64_t offset = step * kLineBytes;
-    const void* w[kVecs];
-    for (int v = 0; v < kVecs; ++v) {
-      w[v] = line[v / kPanelVecs] + offset + v % kPanelVecs * kVecBytes;
+// Steps of one line of 64 bytes a panel.
+template <typename Steps>
+struct LineTiles {
+  template <int kRows, int kPanels>
+  static void Tile(const LinearBlock& b,
+                   int64_t row,
+                   int64_t panel,
+                   int64_t ahead) {
+    using X = typename Steps::X;
+    constexpr int kVecs = kPanels * kPanelVecs;
+    const X* x[kRows];
+    for (int r = 0; r < kRows; ++r) {
+      x[r] = reinterpret_cast<const X*>(static_cast<const char*>(b.x) +
+                                        (row + r) * b.x_row_bytes);
     }
+    const char* line[kPanels];
     for (int p = 0; p < kPanels; ++p) {
-      __builtin_prefetch(line[p] + ahead_bytes + offset);
+      line[p] =
+          static_cast<const char*>(b.panels) + (panel + p) * b.panel_bytes;
     }
-    Format::template Step<kRows, kVecs>(x, step, w, acc);
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVecs; ++v) {
-      const int64_t column = panel * kPanelColumns + v * kLanes;
-      float* out = b.out + (row + r) * b.out_stride + column;
-      if (column + kLanes <= b.columns) {
-        Store(b.add ? Load(out) + acc[r][v] : acc[r][v], out);
-      } else if (column < b.columns) {
-        StorePart(acc[r][v], b.columns - column, b.add, out);
+    const int64_t ahead_bytes = ahead * b.panel_bytes;
+    VF acc[kRows][kVecs] = {};
+    for (int64_t step = 0; step < b.steps; ++step) {
+      const int64_t offset = step * kLineBytes;
+      const void* w[kVecs];
+      for (int v = 0; v < kVecs; ++v) {
+        w[v] = line[v / kPanelVecs] + offset + v % kPanelVecs * kVecBytes;
       }
+      for (int p = 0; p < kPanels; ++p) {
+        __builtin_prefetch(line[p] + ahead_bytes + offset);
+      }
+      Steps::template Step<kRows, kVecs>(x, step, w, acc);
     }
+    StoreTile(b, row, panel, acc);
   }
-}
+};
 
-template <typename Format, int kPanels, int kRows = kMaxRows>
-void TileOfRows(const LinearBlock& b,
-                int64_t row,
-                int64_t rows,
-                int64_t panel,
-                int64_t ahead) {
-  if constexpr (kRows > 1) {
-    if (rows < kRows) {
-      TileOfRows<Format, kPanels, kRows - 1>(b, row, rows, panel, ahead);
-      return;
-    }
-  }
-  if constexpr (kPanels <= PanelsFor(kRows)) {
-    Tile<Format, kRows, kPanels>(b, row, panel, ahead);
-  } else {
-    for (int p = 0; p < kPanels; p += PanelsFor(kRows)) {
-      Tile<Format, kRows, PanelsFor(kRows)>(b, row, panel + p, ahead);
-    }
-  }
-}
-
-// All row tiles over kPanels panels: their weights come from memory once and
-// then from the cache. The last tile fetches those of the next stripe, so that
-// memory and arithmetic work at the same time.
-template <typename Format, int kPanels>
-void Stripe(const LinearBlock& b, int64_t panel, int64_t panels) {
-  // Tiles of about equal height: 7 rows are 4 + 3, since a tile of one row
-  // takes as long to load its weights as one of six.
-  const int64_t tiles = (b.rows + kMaxRows - 1) / kMaxRows;
-  int64_t row = 0;
-  for (int64_t t = 0; t < tiles; ++t) {
-    const int64_t rows = (b.rows - row + tiles - t - 1) / (tiles - t);
-    const bool fetch = t + 1 == tiles && panel + kPanels < panels;
-    TileOfRows<Format, kPanels>(b, row, rows, panel, fetch ? kPanels : 0);
-    row += rows;
-  }
-}
-
-template <typename Format>
-void Linear(const LinearBlock& b) {
-  constexpr int kWide = PanelsFor(1);
-  constexpr int kNarrow = PanelsFor(kMaxRows);
-  const int64_t panels = (b.columns + kPanelColumns - 1) / kPanelColumns;
-  int64_t panel = 0;
-  if (b.rows <= 3) {
-    for (; panel + kWide <= panels; panel += kWide) {
-      Stripe<Format, kWide>(b, panel, panels);
-    }
-  }
-  for (; panel + kNarrow <= panels; panel += kNarrow) {
-    Stripe<Format, kNarrow>(b, panel, panels);
-  }
-  for (; panel < panels; ++panel) Stripe<Format, 1>(b, panel, panels);
-}
-
-void LinearF32(const LinearBlock& block) { Linear<F32>(block); }
+void LinearF32(const LinearBlock& block) { Linear<LineTiles<F32>>(block); }
 
 // bf16 panels as f32 panels: 16 pairs of a line become two lines.
 void WidenPanels(const LinearBlock& b,
@@ -219,7 +142,7 @@ void WidenPanels(const LinearBlock& b,
     const int64_t left = b.columns - column;
     const int64_t whole = count * kPanelColumns;
     wide.columns = left < whole ? left : whole;
-    Linear<F32>(wide);
+    Linear<LineTiles<F32>>(wide);
   }
 }
 
@@ -227,11 +150,11 @@ void WidenPanels(const LinearBlock& b,
 template <bool kPairs>
 void LinearBf16(const LinearBlock& block) {
   if constexpr (kPairs) {
-    Linear<Bf16Pairs>(block);
+    Linear<LineTiles<Bf16Pairs>>(block);
   } else if (block.widened != nullptr) {
     LinearWidened(block);
   } else {
-    Linear<Bf16Widened>(block);
+    Linear<LineTiles<Bf16Widened>>(block);
   }
 }
 

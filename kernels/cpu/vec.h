@@ -10,7 +10,8 @@
 
 #include <stdint.h>
 
-// 0 scalar, 1 avx2, 2 avx512, 3 avx512_bf16: set by CMakeLists.txt.
+// 0 scalar, 1 avx2, 2 avx512, 3 avx512_bf16: set by CMakeLists.txt. Sources of
+// integer products are compiled for avx512 a second time, with KF_SIMD_VNNI.
 #ifndef KF_SIMD_LEVEL
 #define KF_SIMD_LEVEL 0
 #endif
@@ -23,6 +24,8 @@
 #define KF_SIMD_NS scalar
 #elif KF_SIMD_LEVEL == 1
 #define KF_SIMD_NS avx2
+#elif KF_SIMD_LEVEL == 2 && defined(KF_SIMD_VNNI)
+#define KF_SIMD_NS avx512_vnni
 #elif KF_SIMD_LEVEL == 2
 #define KF_SIMD_NS avx512
 #else

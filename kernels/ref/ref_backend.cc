@@ -9,6 +9,7 @@
 
 #include "kernels/core/bf16.h"
 #include "kernels/core/status.h"
+#include "kernels/core/weight_groups.h"
 #include "kernels/ref/ref_attention.h"
 #include "kernels/ref/ref_page.h"
 
@@ -33,8 +34,71 @@ class RefBuffer final : public Buffer {
   size_t bytes_;
 };
 
-float RoundIf(WeightFormat format, float x) {
-  return format == WeightFormat::kBF16 ? Bf16ToFloat(FloatToBf16(x)) : x;
+bool IsGrouped(WeightFormat format) {
+  return format == WeightFormat::kQ8 || format == WeightFormat::kQ4;
+}
+
+// A matrix as products of this format see it.
+std::vector<float> Weights(const WeightView& view, WeightFormat format) {
+  const auto count = static_cast<size_t>(view.rows * view.cols);
+  std::vector<float> values(count);
+  if (!IsGrouped(format)) {
+    Dequantize(view.type, view.data, view.rows * view.cols, values.data());
+    if (format == WeightFormat::kBF16) {
+      for (float& v : values) v = Bf16ToFloat(FloatToBf16(v));
+    }
+    return values;
+  }
+  const BlockLayout block = LayoutOf(view.type);
+  const int64_t row_bytes = view.cols / block.elements * block.bytes;
+  const int bits =
+      format == WeightFormat::kQ4 && HasGroupsOf4Bits(view.type) ? 4 : 8;
+  const float zero = bits == 4 ? 0.0F : 128.0F;
+  std::vector<WeightGroup> groups(
+      static_cast<size_t>((view.cols + kGroupWeights - 1) / kGroupWeights));
+  for (int64_t row = 0; row < view.rows; ++row) {
+    ReadWeightGroups(view.type, view.data + row * row_bytes, view.cols, bits,
+                     groups.data());
+    for (int64_t i = 0; i < view.cols; ++i) {
+      const WeightGroup& group = groups[static_cast<size_t>(i / kGroupWeights)];
+      const auto quant = static_cast<float>(group.quants[i % kGroupWeights]);
+      values[static_cast<size_t>(row * view.cols + i)] =
+          group.scale * (quant - zero) + group.minimum;
+    }
+  }
+  return values;
+}
+
+// A row of x as products of this format see it.
+std::vector<float> Activations(const float* x,
+                               int64_t width,
+                               WeightFormat format) {
+  std::vector<float> values(x, x + width);
+  if (format == WeightFormat::kBF16) {
+    for (float& v : values) v = Bf16ToFloat(FloatToBf16(v));
+  }
+  if (!IsGrouped(format)) return values;
+  for (size_t first = 0; first < values.size(); first += kGroupWeights) {
+    const std::span<float> group(
+        values.data() + first,
+        std::min<size_t>(kGroupWeights, values.size() - first));
+    float largest = 0.0F;
+    bool finite = true;
+    for (const float v : group) {
+      finite = finite && std::isfinite(v);
+      largest = std::max(largest, std::fabs(v));
+    }
+    if (!finite) {
+      std::ranges::fill(group, std::numeric_limits<float>::quiet_NaN());
+    } else if (largest > 1.5e-36F) {
+      const float scale = largest / 127.0F;
+      const float inverse = 127.0F / largest;
+      for (float& v : group) v = scale * std::nearbyint(v * inverse);
+    } else {
+      std::ranges::fill(group, 0.0F);
+    }
+  }
+  return values;
 }
 
 class RefLinear final : public LinearWeights {
@@ -43,14 +107,10 @@ class RefLinear final : public LinearWeights {
       : format_(format), in_(stacked.front().cols) {
     for (const WeightView& view : stacked) {
       KF_CHECK(view.cols == in_);
-      const auto count = static_cast<size_t>(view.rows * view.cols);
-      const size_t before = values_.size();
-      values_.resize(before + count);
-      Dequantize(view.type, view.data, view.rows * view.cols,
-                 values_.data() + before);
+      const std::vector<float> values = Weights(view, format);
+      values_.insert(values_.end(), values.begin(), values.end());
       out_ += view.rows;
     }
-    for (float& v : values_) v = RoundIf(format_, v);
   }
   int64_t in() const override { return in_; }
   int64_t out() const override { return out_; }
@@ -59,11 +119,12 @@ class RefLinear final : public LinearWeights {
   // x [in] -> y(j, value) for each output j.
   template <typename Emit>
   void Apply(const float* x, const Emit& emit) const {
+    const std::vector<float> seen = Activations(x, in_, format_);
     for (int64_t j = 0; j < out_; ++j) {
       const float* w = values_.data() + j * in_;
       double sum = 0.0;
       for (int64_t i = 0; i < in_; ++i) {
-        sum += static_cast<double>(RoundIf(format_, x[i])) *
+        sum += static_cast<double>(seen[static_cast<size_t>(i)]) *
                static_cast<double>(w[i]);
       }
       emit(j, static_cast<float>(sum));

@@ -32,6 +32,20 @@ constexpr Shape kShapes[] = {
 // in memory and not in a core's cache, as a model's layers do.
 constexpr int64_t kCopiesBytes = int64_t{64} << 20;
 
+const char* NameOf(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kF32:
+      return "f32";
+    case WeightFormat::kBF16:
+      return "bf16";
+    case WeightFormat::kQ8:
+      return "q8";
+    case WeightFormat::kQ4:
+      return "q4";
+  }
+  return "unknown";
+}
+
 void RunLinearBench(benchmark::State& state,
                     const Shape& shape,
                     WeightFormat format,
@@ -40,12 +54,15 @@ void RunLinearBench(benchmark::State& state,
                     int64_t rows) {
   ThreadPool pool(threads);
   cpu::ScratchArena scratch;
-  std::vector<float> values(static_cast<size_t>(shape.out * shape.in));
+  const DType type = format == WeightFormat::kQ4 ? DType::kQ4_1 : DType::kF32;
+  const BlockLayout layout = LayoutOf(type);
+  // Bytes whose halfs and floats are finite.
+  std::vector<std::byte> values(static_cast<size_t>(
+      shape.out * shape.in / layout.elements * layout.bytes));
   for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = static_cast<float>(i * 7919 % 1001) * 1e-3F - 0.5F;
+    values[i] = static_cast<std::byte>(i * 7919 % 61);
   }
-  const WeightView view = {DType::kF32, shape.out, shape.in,
-                           reinterpret_cast<const std::byte*>(values.data())};
+  const WeightView view = {type, shape.out, shape.in, values.data()};
   std::vector<std::unique_ptr<cpu::PackedLinear>> copies;
   int64_t bytes = 0;
   do {
@@ -59,12 +76,12 @@ void RunLinearBench(benchmark::State& state,
   MedianTimer timer;
   for (auto _ : state) {
     timer.Start();
-    const auto status =
-        cpu::RunLinear(cpu::DenseKernelsOf(level), pool, scratch,
-                       {.weights = *copies[next],
-                        .x = x.data(),
-                        .rows = rows,
-                        .out = out.data()});
+    const auto status = cpu::RunLinear(
+        {cpu::DenseKernelsOf(level), cpu::GroupKernelsOf(level), pool, scratch},
+        {.weights = *copies[next],
+         .x = x.data(),
+         .rows = rows,
+         .out = out.data()});
     if (!status.ok()) state.SkipWithError("RunLinear failed");
     next = (next + 1) % copies.size();
     benchmark::ClobberMemory();
@@ -74,6 +91,7 @@ void RunLinearBench(benchmark::State& state,
   const double seconds = timer.MedianSeconds();
   const double flops = 2.0 * static_cast<double>(rows * shape.out * shape.in);
   const auto weights = static_cast<double>(copies[0]->bytes());
+  // Of integer products too: the rate that they have to beat.
   const double peak =
       format == WeightFormat::kF32 ? limits.f32_flops : limits.bf16_flops;
   state.counters["gflops"] = flops / seconds * 1e-9;
@@ -85,16 +103,15 @@ void RunLinearBench(benchmark::State& state,
 void Register() {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   for (const cpu::SimdLevel level : cpu::AvailableSimdLevels()) {
-    for (const WeightFormat format :
-         {WeightFormat::kBF16, WeightFormat::kF32}) {
+    for (const WeightFormat format : {WeightFormat::kBF16, WeightFormat::kF32,
+                                      WeightFormat::kQ8, WeightFormat::kQ4}) {
       for (const int threads : {1, cores}) {
         for (const Shape& shape : kShapes) {
           for (const int64_t rows : {1, 2, 4, 8, 32, 512}) {
             const std::string name =
-                "Linear/" + std::string(cpu::NameOf(level)) +
-                (format == WeightFormat::kF32 ? "/f32" : "/bf16") +
-                "/threads:" + std::to_string(threads) + "/" + shape.name +
-                "/rows:" + std::to_string(rows);
+                "Linear/" + std::string(cpu::NameOf(level)) + "/" +
+                NameOf(format) + "/threads:" + std::to_string(threads) + "/" +
+                shape.name + "/rows:" + std::to_string(rows);
             benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State&
                                                                state) {
               RunLinearBench(state, shape, format, level, threads, rows);

@@ -23,6 +23,23 @@ inline std::unique_ptr<Backend> CpuBackendAt(cpu::SimdLevel level,
       .value();
 }
 
+inline std::string NameOf(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kF32:
+      return "F32";
+    case WeightFormat::kBF16:
+      return "BF16";
+    case WeightFormat::kQ8:
+      return "Q8";
+    case WeightFormat::kQ4:
+      return "Q4";
+  }
+  return "unknown";
+}
+inline constexpr WeightFormat kWeightFormats[] = {
+    WeightFormat::kF32, WeightFormat::kBF16, WeightFormat::kQ8,
+    WeightFormat::kQ4};
+
 // Reproducible values in (-1, 1), every 50th one 20 times as large: outliers
 // show what uniform values hide.
 inline std::vector<float> RandomValues(int64_t count, uint32_t seed) {

@@ -53,12 +53,10 @@ INSTANTIATE_TEST_SUITE_P(
     Levels,
     LinearInvarianceTest,
     ::testing::Combine(::testing::ValuesIn(cpu::AvailableSimdLevels()),
-                       ::testing::Values(WeightFormat::kF32,
-                                         WeightFormat::kBF16)),
+                       ::testing::ValuesIn(kWeightFormats)),
     [](const auto& p) {
-      const bool f32 = std::get<1>(p.param) == WeightFormat::kF32;
-      return std::string(cpu::NameOf(std::get<0>(p.param))) +
-             (f32 ? "_f32" : "_bf16");
+      return std::string(cpu::NameOf(std::get<0>(p.param))) + "_" +
+             NameOf(std::get<1>(p.param));
     });
 
 TEST_P(LinearInvarianceTest, EveryBatchSizePlaceAndThreadCount) {

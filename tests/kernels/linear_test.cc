@@ -24,7 +24,7 @@ void PrintTo(const Case& c, std::ostream* os) {
 }
 
 // Around the edges of panels (16), stripes (64, 128), register tiles (6 rows),
-// pairs, and blocks (96 rows).
+// pairs, groups (32), and blocks (96 rows).
 constexpr Case kCases[] = {
     {1, 1, 1},     {1, 16, 2},     {2, 15, 3},    {3, 17, 15},   {4, 63, 16},
     {5, 64, 17},   {6, 65, 31},    {7, 127, 63},  {8, 128, 64},  {9, 129, 65},
@@ -38,12 +38,14 @@ class LinearTest : public ::testing::TestWithParam<WeightFormat> {
 };
 INSTANTIATE_TEST_SUITE_P(Formats,
                          LinearTest,
-                         ::testing::Values(WeightFormat::kF32,
-                                           WeightFormat::kBF16),
-                         [](const auto& p) {
-                           return p.param == WeightFormat::kF32 ? "F32"
-                                                                : "BF16";
-                         });
+                         ::testing::ValuesIn(kWeightFormats),
+                         [](const auto& p) { return NameOf(p.param); });
+
+// Of a weight that the file holds in f32.
+int64_t MinBytes(WeightFormat format) {
+  if (format == WeightFormat::kF32) return 4;
+  return format == WeightFormat::kBF16 ? 2 : 1;
+}
 
 // Products of absolute values: what an element's error is measured by.
 std::vector<float> Magnitudes(Backend& reference,
@@ -90,8 +92,7 @@ TEST_P(LinearTest, AgreesWithReferenceAtTileEdges) {
       EXPECT_EQ(packed->in(), c.in);
       EXPECT_EQ(packed->out(), c.out);
       EXPECT_GE(packed->bytes(),
-                static_cast<size_t>(
-                    c.in * c.out * (GetParam() == WeightFormat::kF32 ? 4 : 2)));
+                static_cast<size_t>(c.in * c.out * MinBytes(GetParam())));
       // One value beyond the end must stay as it is.
       std::vector<float> got(want.size() + 1, -77.0F);
       ASSERT_THAT(backend->Linear(*packed, x.data(), c.rows, got.data()),
@@ -142,8 +143,13 @@ TEST_P(LinearTest, StacksAndUnpacksEveryType) {
     auto packed = backend->LoadLinear(stacked, GetParam()).value();
     std::vector<float> got(want.size());
     ASSERT_THAT(backend->Linear(*packed, x.data(), rows, got.data()), IsOk());
-    // Subnormals may be flushed, hence an absolute limit below them.
-    EXPECT_THAT(got, testing::NearRef(want, 0.0, 1.2e-38));
+    if (GetParam() == WeightFormat::kQ8 || GetParam() == WeightFormat::kQ4) {
+      // Scale and minimum are multiplied apart.
+      EXPECT_THAT(got, testing::NearRef(want, 1e-6, 1e-6));
+    } else {
+      // Subnormals may be flushed, hence an absolute limit below them.
+      EXPECT_THAT(got, testing::NearRef(want, 0.0, 1.2e-38));
+    }
   }
 }
 

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "kernels/core/bf16.h"
+#include "kernels/core/half.h"
 #include "kernels/core/noise.h"
 
 namespace kf::testing {
@@ -30,22 +31,6 @@ double Normal(uint32_t seed, uint32_t tensor, uint32_t index) {
   }
   // Each uniform is (u16 + 1/2) / 2^16.
   return (static_cast<double>(sum) + 6.0) / 65536.0 - 6.0;
-}
-
-// Nearest even; the weights are far from half's limits but may be subnormal.
-uint16_t FloatToHalf(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  const uint32_t sign = (bits >> 16) & 0x8000U;
-  const float magnitude = std::bit_cast<float>(bits & 0x7FFFFFFFU);
-  if (magnitude < 0x1p-14F) {
-    // The sum's last bit is 2^-24, half's smallest step.
-    const float rounded = magnitude + 0.5F;
-    return static_cast<uint16_t>(
-        sign | (std::bit_cast<uint32_t>(rounded) - 0x3F000000U));
-  }
-  const uint32_t absolute = bits & 0x7FFFFFFFU;
-  const uint32_t even = absolute + 0xFFFU + ((absolute >> 13) & 1U);
-  return static_cast<uint16_t>(sign | ((even >> 13) - (112U << 10)));
 }
 
 std::string Encode(const std::vector<float>& values, DType type) {
