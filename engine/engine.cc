@@ -10,6 +10,7 @@
 #include "engine/core.h"
 #include "engine/model/decoder.h"
 #include "engine/model/dummy_model.h"
+#include "engine/model/weights.h"
 #include "engine/rate_meter.h"
 #include "engine/request_validation.h"
 #include "engine/scheduler.h"
@@ -110,6 +111,9 @@ absl::Status Engine::Impl::Load(std::unique_ptr<Backend> injected) {
             .layers = config.layers,
             .default_max_new_tokens = options.default_max_new_tokens,
             .max_top_logprobs = options.max_top_logprobs};
+  if (!options.weight_format.has_value()) {
+    options.weight_format = AutoWeightFormat(file());
+  }
   KF_RETURN_IF_ERROR(LoadMemory());
   return WarmUp();
 }
@@ -127,7 +131,7 @@ absl::Status Engine::Impl::LoadMemory() {
   const int32_t workspace = options.prefill_workspace_tokens;
   KF_ASSIGN_OR_RETURN(
       decoder, Decoder::Create(file(), config,
-                               {.weight_format = options.weight_format,
+                               {.weight_format = *options.weight_format,
                                 .cache_dtype = options.cache_dtype,
                                 .max_batch = options.max_batch,
                                 .workspace_tokens = workspace,

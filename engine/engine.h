@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -31,7 +32,8 @@ struct EngineOptions {
   std::string model_path;  // empty with kDummy
   LoadFormat load_format = LoadFormat::kGguf;
   std::string model_config;  // with kDummy: a preset or a file; else empty
-  WeightFormat weight_format = WeightFormat::kBF16;
+  // Absent: AutoWeightFormat's choice, which Engine::options() then holds.
+  std::optional<WeightFormat> weight_format = WeightFormat::kBF16;
   DType cache_dtype = DType::kBF16;  // kF32 or kBF16
   BackendOptions backend;
   uint64_t kv_pool_bytes = 0;            // 0: a quarter of available memory

@@ -32,7 +32,11 @@ ABSL_FLAG(std::string,
           "",
           "name that requests and ModelInfo use; default: the file's name "
           "without .gguf");
-ABSL_FLAG(std::string, dtype, "bf16", "weights: bf16, or f32 (exact, slower)");
+ABSL_FLAG(std::string,
+          dtype,
+          "bf16",
+          "weights: bf16, f32 (exact, slower), q8 or q4 (integers in groups of "
+          "32, as the file has them), auto (by the file)");
 ABSL_FLAG(std::string,
           cache_dtype,
           "",
@@ -261,12 +265,15 @@ absl::Status FillModel(engine::EngineOptions& engine) {
 absl::Status FillEngine(engine::EngineOptions& engine) {
   KF_RETURN_IF_ERROR(FillModel(engine));
   const std::string dtype = absl::GetFlag(FLAGS_dtype);
-  KF_ASSIGN_OR_RETURN(engine.weight_format,
-                      Choose<WeightFormat>("dtype", dtype,
-                                           {{"bf16", WeightFormat::kBF16},
-                                            {"f32", WeightFormat::kF32}}));
+  KF_ASSIGN_OR_RETURN(engine.weight_format, Choose<std::optional<WeightFormat>>(
+                                                "dtype", dtype,
+                                                {{"auto", std::nullopt},
+                                                 {"bf16", WeightFormat::kBF16},
+                                                 {"f32", WeightFormat::kF32},
+                                                 {"q8", WeightFormat::kQ8},
+                                                 {"q4", WeightFormat::kQ4}}));
   std::string cache_dtype = absl::GetFlag(FLAGS_cache_dtype);
-  if (cache_dtype.empty()) cache_dtype = dtype;
+  if (cache_dtype.empty()) cache_dtype = dtype == "f32" ? "f32" : "bf16";
   KF_ASSIGN_OR_RETURN(
       engine.cache_dtype,
       Choose<DType>("cache_dtype", cache_dtype,

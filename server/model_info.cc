@@ -19,7 +19,19 @@ uint32_t Clamp(int64_t value) {
 constexpr int64_t kMinDetokenizeLimit = 65536;
 constexpr int64_t kDetokenizeContexts = 8;
 
-const char* DtypeName(bool f32) { return f32 ? "f32" : "bf16"; }
+const char* NameOf(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kF32:
+      return "f32";
+    case WeightFormat::kBF16:
+      return "bf16";
+    case WeightFormat::kQ8:
+      return "q8";
+    case WeightFormat::kQ4:
+      return "q4";
+  }
+  return "unknown";
+}
 
 }  // namespace
 
@@ -41,9 +53,9 @@ absl::Status FillModelInfo(const engine::Engine& engine,
   response->set_context_tokens(Clamp(config.context_tokens));
   response->set_kv_bytes_per_token(engine.kv_bytes_per_token());
   response->set_backend(engine.backend_description());
-  response->set_weight_dtype(
-      DtypeName(options.weight_format == WeightFormat::kF32));
-  response->set_cache_dtype(DtypeName(options.cache_dtype == DType::kF32));
+  response->set_weight_dtype(NameOf(*options.weight_format));
+  response->set_cache_dtype(options.cache_dtype == DType::kF32 ? "f32"
+                                                               : "bf16");
   *response->mutable_default_cache() =
       FromCacheOptions(context.cache.defaults, context.cache.default_profile);
   for (const engine::CachePolicy policy : context.cache.policies) {

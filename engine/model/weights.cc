@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/core/status.h"
+#include "kernels/core/weight_groups.h"
 
 namespace kf::engine {
 namespace {
@@ -69,6 +70,27 @@ class Loader {
 };
 
 }  // namespace
+
+WeightFormat AutoWeightFormat(const GgufFile& file) {
+  int64_t floats = 0;
+  int64_t groups_of_4 = 0;
+  int64_t others = 0;
+  for (const GgufTensor& tensor : file.tensors()) {
+    if (!tensor.name.starts_with("blk.") || tensor.data == nullptr) continue;
+    const WeightView view = tensor.view();
+    if (view.rows == 1) continue;  // norms
+    const int64_t weights = view.rows * view.cols;
+    if (HasGroupsOf4Bits(view.type)) {
+      groups_of_4 += weights;
+    } else if (LayoutOf(view.type).elements > 1) {
+      others += weights;
+    } else {
+      floats += weights;
+    }
+  }
+  if (floats >= groups_of_4 + others) return WeightFormat::kBF16;
+  return groups_of_4 >= others ? WeightFormat::kQ4 : WeightFormat::kQ8;
+}
 
 absl::StatusOr<ModelWeights> LoadWeights(const GgufFile& file,
                                          const ModelConfig& config,

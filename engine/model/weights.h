@@ -27,6 +27,11 @@ struct ModelWeights {
   std::unique_ptr<LinearWeights> head;  // [vocabulary, hidden]
 };
 
+// The integers that the file itself is made of, by most of its linear weights:
+// kQ4 where they are in groups of 4 bits, kQ8 in other quantised types, kBF16
+// where they are floats. A function of the file alone.
+WeightFormat AutoWeightFormat(const GgufFile& file);
+
 // The file outlives the weights (the embedding is read from its mapping). The
 // names and shapes have been checked by ReadModelConfig.
 absl::StatusOr<ModelWeights> LoadWeights(const GgufFile& file,

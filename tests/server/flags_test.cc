@@ -71,6 +71,16 @@ TEST(Flags, ADummyModelHasAShapeAndNoFile) {
               StatusIs(kBad, "--load_format: \"random\", want dummy, gguf"));
 }
 
+TEST(Flags, DtypesOfIntegers) {
+  const auto q4 = Parse({"--model=m.gguf", "--dtype=q4"});
+  ASSERT_THAT(q4, IsOk());
+  EXPECT_EQ(q4->options.engine.weight_format, WeightFormat::kQ4);
+  EXPECT_EQ(q4->options.engine.cache_dtype, DType::kBF16);
+  const auto by_file = Parse({"--model=m.gguf", "--dtype=auto"});
+  ASSERT_THAT(by_file, IsOk());
+  EXPECT_FALSE(by_file->options.engine.weight_format.has_value());
+}
+
 TEST(Flags, CommandLineWinsOverEnvironment) {
   const std::map<std::string, std::string> environment = {
       {"KEYFORMER_MODEL", "env.gguf"},
@@ -246,7 +256,9 @@ INSTANTIATE_TEST_SUITE_P(
                 {"--cache_policies=h2o"},
                 "--cache_policies: \"h2o\", want the default among them "
                 "(keyformer)"},
-        BadCase{"Dtype", {"--dtype=f16"}, "--dtype: \"f16\", want bf16, f32"},
+        BadCase{"Dtype",
+                {"--dtype=f16"},
+                "--dtype: \"f16\", want auto, bf16, f32, q4, q8"},
         BadCase{"Cuda", {"--device=cuda"}, "--device: \"cuda\" is not in"},
         BadCase{"Simd", {"--simd=sse"}, "--simd: \"sse\""},
         BadCase{"Threads", {"--threads=-2"}, "--threads: -2"},

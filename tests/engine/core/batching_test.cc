@@ -91,13 +91,13 @@ std::vector<Outcome> RunStaggered(TestEngine& engine, int gap) {
 struct BackendCase {
   const char* name;
   const char* backend;
-  bool bf16;
+  WeightFormat format;
 };
 
 class BatchingTest : public ::testing::TestWithParam<BackendCase> {
  protected:
   static EngineOptions Options() {
-    return TinyOptionsOn(GetParam().backend, GetParam().bf16);
+    return TinyOptionsOn(GetParam().backend, GetParam().format);
   }
 };
 
@@ -141,9 +141,11 @@ TEST_P(BatchingTest, TheRequestsExerciseTheCache) {
 INSTANTIATE_TEST_SUITE_P(
     Backends,
     BatchingTest,
-    ::testing::Values(BackendCase{"ReferenceF32", "reference", false},
-                      BackendCase{"CpuF32", "cpu", false},
-                      BackendCase{"CpuBf16", "cpu", true}),
+    ::testing::Values(BackendCase{"ReferenceF32", "reference",
+                                  WeightFormat::kF32},
+                      BackendCase{"CpuF32", "cpu", WeightFormat::kF32},
+                      BackendCase{"CpuBf16", "cpu", WeightFormat::kBF16},
+                      BackendCase{"CpuQ8", "cpu", WeightFormat::kQ8}),
     [](const auto& param) { return std::string(param.param.name); });
 
 }  // namespace

@@ -181,13 +181,11 @@ EngineOptions TinyOptions(const std::string& model_path) {
   return options;
 }
 
-EngineOptions TinyOptionsOn(const std::string& backend, bool bf16) {
+EngineOptions TinyOptionsOn(const std::string& backend, WeightFormat format) {
   EngineOptions options = TinyOptions("");
   options.backend.name = backend;
-  if (bf16) {
-    options.weight_format = WeightFormat::kBF16;
-    options.cache_dtype = DType::kBF16;
-  }
+  options.weight_format = format;
+  if (format != WeightFormat::kF32) options.cache_dtype = DType::kBF16;
   return options;
 }
 

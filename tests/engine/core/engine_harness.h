@@ -75,7 +75,7 @@ class RecordingSink final : public TokenSink {
 // Small, exact and fast: f32 throughout unless a test says otherwise.
 EngineOptions TinyOptions(const std::string& model_path);
 // A tiny model of the harness' own, on a backend, in f32 or bf16.
-EngineOptions TinyOptionsOn(const std::string& backend, bool bf16);
+EngineOptions TinyOptionsOn(const std::string& backend, WeightFormat format);
 
 // Time that stands still until it is moved. Thread-safe.
 class FakeClock final : public Clock {

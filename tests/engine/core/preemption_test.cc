@@ -121,14 +121,14 @@ void ExpectSameAsAlone(const std::vector<Outcome>& got,
 struct PreemptionCase {
   const char* name;
   const char* backend;
-  bool bf16;
+  WeightFormat format;
   CachePolicy policy;
 };
 
 class PreemptionTest : public ::testing::TestWithParam<PreemptionCase> {
  protected:
   static EngineOptions Options() {
-    return TinyOptionsOn(GetParam().backend, GetParam().bf16);
+    return TinyOptionsOn(GetParam().backend, GetParam().format);
   }
 };
 
@@ -183,15 +183,18 @@ TEST_P(PreemptionTest, AnswersAreThoseOfSoloRuns) {
 INSTANTIATE_TEST_SUITE_P(
     Policies,
     PreemptionTest,
-    ::testing::Values(
-        PreemptionCase{"FullReferenceF32", "reference", false,
-                       CachePolicy::kFull},
-        PreemptionCase{"FullCpuF32", "cpu", false, CachePolicy::kFull},
-        PreemptionCase{"FullCpuBf16", "cpu", true, CachePolicy::kFull},
-        PreemptionCase{"QuestReferenceF32", "reference", false,
-                       CachePolicy::kQuest},
-        PreemptionCase{"QuestCpuF32", "cpu", false, CachePolicy::kQuest},
-        PreemptionCase{"QuestCpuBf16", "cpu", true, CachePolicy::kQuest}),
+    ::testing::Values(PreemptionCase{"FullReferenceF32", "reference",
+                                     WeightFormat::kF32, CachePolicy::kFull},
+                      PreemptionCase{"FullCpuF32", "cpu", WeightFormat::kF32,
+                                     CachePolicy::kFull},
+                      PreemptionCase{"FullCpuBf16", "cpu", WeightFormat::kBF16,
+                                     CachePolicy::kFull},
+                      PreemptionCase{"QuestReferenceF32", "reference",
+                                     WeightFormat::kF32, CachePolicy::kQuest},
+                      PreemptionCase{"QuestCpuF32", "cpu", WeightFormat::kF32,
+                                     CachePolicy::kQuest},
+                      PreemptionCase{"QuestCpuBf16", "cpu", WeightFormat::kBF16,
+                                     CachePolicy::kQuest}),
     [](const auto& param) { return std::string(param.param.name); });
 
 // Two requests of which the pool holds one; the engine is stopped at the first
