@@ -90,6 +90,25 @@ __device__ inline float bf16_high(uint32_t bits) {
   return __uint_as_float(bits & 0xFFFF0000U);
 }
 
+// 2^x within 2 units of the last place, and 1 / x within 1, where neither x nor
+// the result is subnormal (those may count as 0): one instruction each, which
+// exp2f and a division are not.
+#if defined(KF_CUDA_EMULATION)
+inline float exp2_approx(float x) { return std::exp2(x); }
+inline float reciprocal_approx(float x) { return 1.0F / x; }
+#else
+__device__ inline float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ inline float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+#endif
+
 // --- cp.async: 16 bytes from global to shared memory, zeros where !valid ---
 // `from` must be a device address even then. The bytes may be read after
 // cp_async_wait<N> (all but the last N committed groups have landed) by this

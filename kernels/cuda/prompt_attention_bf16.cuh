@@ -36,7 +36,7 @@ struct RunningSum {
 
   // Raises `top`; returns what everything summed so far is multiplied by.
   __device__ __forceinline__ float Raise(float new_top, float exponent) {
-    const float factor = exp2f((top - new_top) * exponent);
+    const float factor = gpu::exp2_approx((top - new_top) * exponent);
     top = new_top;
     sum *= factor;
     return factor;
@@ -68,7 +68,7 @@ __device__ __forceinline__ void AddNoisy(RunningSum& noisy,
   for (int j = 0; j < kTileKeyGroups; ++j) {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      sum += exp2f((y[j][c] - noisy.top) * exponent);
+      sum += gpu::exp2_approx((y[j][c] - noisy.top) * exponent);
     }
   }
   noisy.sum += QuadSum(sum);
@@ -114,12 +114,25 @@ __device__ __forceinline__ float AddClean(RunningSum& clean,
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       float& p = x[j][2 * r + c];
-      p = exp2f((p - clean.top) * kLog2E);
+      p = gpu::exp2_approx((p - clean.top) * kLog2E);
       sum += p;
     }
   }
   clean.sum += QuadSum(sum);
   return factor;
+}
+
+// On the diagonal: keys after their row weigh nothing.
+__device__ __forceinline__ void MaskLaterKeys(float (&x)[kTileKeyGroups][4],
+                                              int32_t row0,
+                                              int32_t first_key) {
+#pragma unroll
+  for (int j = 0; j < kTileKeyGroups; ++j) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      if (first_key + 8 * j + c % 2 > row0 + c / 2 * 8) x[j][c] = -INFINITY;
+    }
+  }
 }
 
 // out += P V; p as AddClean left it.
@@ -193,15 +206,8 @@ __global__ void __launch_bounds__(kTileThreads)
     if (t < tile) LoadKeys(shared.k, args, item, keys, (t + 1) * kTile);
     gpu::cp_async_commit();
     const int32_t first_key = t * kTile + lane % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < kTileKeyGroups; ++j) {
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int32_t row = row0 + c / 2 * 8;
-        const int32_t key = first_key + 8 * j + c % 2;
-        x[j][c] = key <= row ? Logit(head, x[j][c], row, key) : -INFINITY;
-      }
-    }
+    LogitTile(x, head, row0, first_key);
+    if (t == tile) MaskLaterKeys(x, row0, first_key);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float factor = 1.0F;

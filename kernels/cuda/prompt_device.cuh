@@ -26,21 +26,28 @@ enum class Weighing : uint8_t {
 // Calls f with the kind of noise as a constant, so that a tile's loop has no
 // branch.
 template <typename F>
+__device__ __forceinline__ void WithNoise(NoiseKind noise, const F& f) {
+  switch (noise) {
+    case NoiseKind::kNone:
+      return f(std::integral_constant<NoiseKind, NoiseKind::kNone>{});
+    case NoiseKind::kConstant:
+      return f(std::integral_constant<NoiseKind, NoiseKind::kConstant>{});
+    case NoiseKind::kGumbel:
+      return f(std::integral_constant<NoiseKind, NoiseKind::kGumbel>{});
+    case NoiseKind::kGaussian:
+      return f(std::integral_constant<NoiseKind, NoiseKind::kGaussian>{});
+  }
+}
+template <typename F>
 __device__ __forceinline__ void WithWeighing(const ScoreOptions& score,
                                              const F& f) {
-  switch (score.noise) {
-    case NoiseKind::kNone:
-      return f(std::integral_constant<Weighing, Weighing::kNone>{});
-    case NoiseKind::kConstant:
-      return f(std::integral_constant<Weighing, Weighing::kConstant>{});
-    case NoiseKind::kGumbel:
-      if (score.tau == 1.0F) {
-        return f(std::integral_constant<Weighing, Weighing::kUnitGumbel>{});
-      }
-      return f(std::integral_constant<Weighing, Weighing::kGumbel>{});
-    case NoiseKind::kGaussian:
-      return f(std::integral_constant<Weighing, Weighing::kGaussian>{});
+  if (score.noise == NoiseKind::kGumbel && score.tau == 1.0F) {
+    return f(std::integral_constant<Weighing, Weighing::kUnitGumbel>{});
   }
+  WithNoise(score.noise, [&](auto noise) {
+    constexpr auto kWeighing = static_cast<Weighing>(noise());
+    f(std::integral_constant<Weighing, kWeighing>{});
+  });
 }
 
 // Zeta of a kind known when compiling; not for kUnitGumbel.

@@ -100,7 +100,7 @@ struct AttendExactShared {
 
 // Block (query head, row tile from the last, item).
 template <int kDim>
-__global__ void __launch_bounds__(kExactThreads)
+__global__ void __launch_bounds__(kExactThreads, 4)
     AttendF32Kernel(PromptArgs args) {
   auto& shared = *gpu::dyn_smem<AttendExactShared<kDim>>();
   const PromptItem& item = args.items[blockIdx.z];
@@ -198,7 +198,7 @@ struct ScoreExactShared {
 
 // Block (kv head, tile of keys, item).
 template <int kDim>
-__global__ void __launch_bounds__(kExactThreads)
+__global__ void __launch_bounds__(kExactThreads, 4)
     ScoreF32Kernel(PromptArgs args) {
   auto& shared = *gpu::dyn_smem<ScoreExactShared<kDim>>();
   const PromptItem& item = args.items[blockIdx.z];
@@ -227,19 +227,23 @@ __global__ void __launch_bounds__(kExactThreads)
       __syncthreads();  // the queries of the head before are done with
       LoadExactQueries(shared.q, args, item, h, tile_row);
       __syncthreads();
-      for (int i = warp; i < kScoreTileRows; i += kExactWarps) {
-        const int32_t row = tile_row + i;
-        if (row < first_scored || row >= end) continue;
-        const int64_t at =
-            (item.batch_row + row - item.first_row) * args.query_heads + h;
-        const ScoreRow from = args.score_rows[at];
-        const float dot = ExactDot<kDim>(shared.q.at[i], shared.k.at[lane]);
-        if (key > row) continue;
-        const float y = Logit(head, dot, row, key) +
-                        Zeta(item.score.noise, {from.a, from.b},
-                             static_cast<uint32_t>(key));
-        sum += exp2f((y - from.top) * head.exponent) * from.inverse_sum;
-      }
+      WithNoise(item.score.noise, [&](auto noise) {
+        for (int i = warp; i < kScoreTileRows; i += kExactWarps) {
+          const int32_t row = tile_row + i;
+          const bool counts = row >= first_scored && row < end;
+          const int64_t at =
+              (item.batch_row + row - item.first_row) * args.query_heads + h;
+          ScoreRow from = {};
+          if (counts) from = args.score_rows[at];
+          const float dot = ExactDot<kDim>(shared.q.at[i], shared.k.at[lane]);
+          const float y =
+              Logit(head, dot, row, key) +
+              Zeta(noise(), {from.a, from.b}, static_cast<uint32_t>(key));
+          const float weight =
+              exp2f((y - from.top) * head.exponent) * from.inverse_sum;
+          sum += counts && key <= row ? weight : 0.0F;
+        }
+      });
     }
     shared.part[warp][lane] = sum;
     __syncthreads();

@@ -33,43 +33,40 @@ __device__ __forceinline__ WeightedRow LoadScoreRow(const PromptArgs& args,
   return weighted;
 }
 
-// What `row` gives to the key at `key`; 0 to later keys.
+// What a row gives to the key at `key`, whose logit is x.
 template <Weighing kWeighing>
 __device__ __forceinline__ float Weight(const PromptHead& head,
-                                        const WeightedRow& from,
-                                        float dot,
-                                        int32_t row,
+                                        const ScoreRow& row,
+                                        float x,
                                         int32_t key) {
-  if (!from.counts || key > row) return 0.0F;
-  const NoiseRow words = {from.row.a, from.row.b};
-  const float x = Logit(head, dot, row, key);
-  float weight;
+  const NoiseRow words = {row.a, row.b};
   if constexpr (kWeighing == Weighing::kUnitGumbel) {
-    weight = TimesUnitGumbel(exp2f((x - from.row.top) * kLog2E), words,
-                             static_cast<uint32_t>(key));
+    const float weight = gpu::exp2_approx((x - row.top) * kLog2E);
+    return TimesUnitGumbel(weight, words, static_cast<uint32_t>(key)) *
+           row.inverse_sum;
   } else {
     const float y = x + ZetaOf<kWeighing>(words, key);
-    weight = exp2f((y - from.row.top) * head.exponent);
+    return gpu::exp2_approx((y - row.top) * head.exponent) * row.inverse_sum;
   }
-  return weight * from.row.inverse_sum;
 }
 
 // sum[j][c] += the weights of this lane's two rows for its keys 8 j + c.
 template <Weighing kWeighing>
-__device__ __forceinline__ void AddWeights(
-    float (&sum)[kTileKeyGroups][2],
-    const float (&dot)[kTileKeyGroups][4],
-    const PromptHead& head,
-    const WeightedRow (&rows)[2],
-    int32_t row0,
-    int32_t first_key) {
+__device__ __forceinline__ void AddWeights(float (&sum)[kTileKeyGroups][2],
+                                           const float (&x)[kTileKeyGroups][4],
+                                           const PromptHead& head,
+                                           const WeightedRow (&rows)[2],
+                                           int32_t row0,
+                                           int32_t first_key) {
 #pragma unroll
   for (int j = 0; j < kTileKeyGroups; ++j) {
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
-      sum[j][c % 2] +=
-          Weight<kWeighing>(head, rows[c / 2], dot[j][c], row0 + c / 2 * 8,
-                            first_key + 8 * j + c % 2);
+      const WeightedRow& from = rows[c / 2];
+      const int32_t key = first_key + 8 * j + c % 2;
+      // Chosen, not branched on: so that weights are made side by side.
+      const float weight = Weight<kWeighing>(head, from.row, x[j][c], key);
+      sum[j][c % 2] += from.counts && key <= row0 + c / 2 * 8 ? weight : 0.0F;
     }
   }
 }
@@ -137,12 +134,13 @@ __global__ void __launch_bounds__(kTileThreads)
     const int32_t row0 = tile_row + 16 * warp + lane / 4;  // and row0 + 8
     const WeightedRow rows[2] = {LoadScoreRow(args, item, row0, h),
                                  LoadScoreRow(args, item, row0 + 8, h)};
-    float dot[kTileKeyGroups][4] = {};
-    DotTile(dot, shared.q[step % 2], shared.k);
+    const int32_t first_own = first_key + lane % 4 * 2;
+    float x[kTileKeyGroups][4] = {};
+    DotTile(x, shared.q[step % 2], shared.k);
     const PromptHead head = MakePromptHead(args, item, h);
+    LogitTile(x, head, row0, first_own);
     WithWeighing(item.score, [&](auto weighing) {
-      AddWeights<weighing()>(sum, dot, head, rows, row0,
-                             first_key + lane % 4 * 2);
+      AddWeights<weighing()>(sum, x, head, rows, row0, first_own);
     });
     if (step % group != group - 1) continue;
     SumWarpRows(sum, part[warp]);

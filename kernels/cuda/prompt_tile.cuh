@@ -90,4 +90,26 @@ __device__ __forceinline__ void DotTile(float (&dot)[kTileKeyGroups][4],
   }
 }
 
+// Logits of DotTile's products: the scale, and ALiBi where there is a slope.
+// row0: of elements 0 and 1; first_key: of element 0 of x[0].
+__device__ __forceinline__ void LogitTile(float (&x)[kTileKeyGroups][4],
+                                          const PromptHead& head,
+                                          int32_t row0,
+                                          int32_t first_key) {
+#pragma unroll
+  for (int j = 0; j < kTileKeyGroups; ++j) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) x[j][c] = __fmul_rn(x[j][c], head.scale);
+  }
+  if (head.slope == 0.0F) return;
+#pragma unroll
+  for (int j = 0; j < kTileKeyGroups; ++j) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int32_t distance = row0 + c / 2 * 8 - (first_key + 8 * j + c % 2);
+      x[j][c] = fmaf(-head.slope, static_cast<float>(distance), x[j][c]);
+    }
+  }
+}
+
 }  // namespace kf::cuda

@@ -16,7 +16,11 @@ namespace kf::cuda {
 __device__ __forceinline__ float LogOfNormal(float x) {
   const uint32_t bits = __float_as_uint(x);
   const uint32_t scaled = bits - 0x3F3504F3U;
-  const auto e = static_cast<float>(static_cast<int32_t>(scaled) >> 23);
+  // A small integer to float by an addition: conversions are slow.
+  constexpr float kShift = 12582912.0F;  // 1.5 2^23
+  const auto exponent =
+      static_cast<uint32_t>(static_cast<int32_t>(scaled) >> 23);
+  const float e = __uint_as_float(0x4B400000U + exponent) - kShift;
   const float m = __uint_as_float(bits - (scaled & 0xFF800000U)) - 1.0F;
   float p = fmaf(-0.10106896F, m, 0.16222581F);
   p = fmaf(p, m, -0.1725083F);
@@ -39,7 +43,7 @@ __device__ __forceinline__ float NoiseUOfBits(NoiseRow row, uint32_t key) {
 __device__ __forceinline__ float TimesUnitGumbel(float weight,
                                                  NoiseRow row,
                                                  uint32_t key) {
-  return __fdividef(weight, -LogOfNormal(NoiseUOfBits(row, key)));
+  return -weight * gpu::reciprocal_approx(LogOfNormal(NoiseUOfBits(row, key)));
 }
 
 }  // namespace kf::cuda
