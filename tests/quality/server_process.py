@@ -1,7 +1,9 @@
 """Starts a server of the release build for the time of a run."""
 
+import ctypes
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import time
@@ -12,6 +14,15 @@ def free_address() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return "127.0.0.1:%d" % probe.getsockname()[1]
+
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def _die_with_parent() -> None:
+    """In the child: end with the harness, however that ends (Linux)."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class ServerProcess:
@@ -28,7 +39,8 @@ class ServerProcess:
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
                 self.command + ["--grpc_address", address, "--http_address",
-                                ""], stdout=log, stderr=log)
+                                ""], stdout=log, stderr=log,
+                preexec_fn=_die_with_parent)
         time.sleep(0.2)
         if self._process.poll() is not None:
             raise SystemExit(f"the server did not start, see {self._log}: "
