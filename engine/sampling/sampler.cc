@@ -12,19 +12,6 @@ namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// Keeps draws apart from cache noise of the same seed, whose fourth counter
-// word is 0 (docs/keyformer.md, Noise).
-constexpr uint32_t kDrawTag = 0x5A3D1E01U;
-
-// [0, 1), 53 bits.
-double DrawUniform(uint64_t seed, uint32_t step, uint32_t stream) {
-  const Philox4 r =
-      Philox4x32(step, stream, 0, kDrawTag, static_cast<uint32_t>(seed),
-                 static_cast<uint32_t>(seed >> 32));
-  const uint64_t bits = (uint64_t{r.word[0]} << 32) | r.word[1];
-  return static_cast<double>(bits >> 11) * 0x1p-53;
-}
-
 // Adjustments are finite, but their result may pass what a float holds.
 float ToFiniteFloat(double x) {
   constexpr auto kLimit =

@@ -1,5 +1,6 @@
-// Keyformer's counter-based noise: u is a function of its place alone, the same
-// bits on every backend, batch, chunking and replay (docs/keyformer.md, Noise).
+// Counter-based randomness, Keyformer's noise first: u is a function of its
+// place alone, the same bits on every backend, batch, chunking and replay
+// (docs/keyformer.md, Noise).
 // Plain integer code that also compiles for devices.
 //
 // Source: Philox4x32-10 of Salmon et al., SC'11; lowbias32 by C. Wellons.
@@ -79,6 +80,20 @@ constexpr float NoiseU(NoiseRow row, uint32_t key) {
 }
 constexpr float NoiseU2(NoiseRow row, uint32_t key) {
   return UnitInterval(MixBits(MixBits(key ^ row.b) + row.a));
+}
+
+// Keeps draws of tokens apart from cache noise of the same seed, whose fourth
+// counter word is 0.
+inline constexpr uint32_t kDrawTag = 0x5A3D1E01U;
+
+// What a sequence draws its next token with (docs/sampling.md): [0, 1), 53
+// bits. `step` tokens were generated before.
+constexpr double DrawUniform(uint64_t seed, uint32_t step, uint32_t stream) {
+  const Philox4 r =
+      Philox4x32(step, stream, 0, kDrawTag, static_cast<uint32_t>(seed),
+                 static_cast<uint32_t>(seed >> 32));
+  const uint64_t bits = (uint64_t{r.word[0]} << 32) | r.word[1];
+  return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
 // zeta in double: the reference value; fast kernels stay within 1e-5 of it.
