@@ -45,16 +45,25 @@ void EngineCore::Step() {
   Preempt(plan);
   Admit(plan, start);
   Deliver();
-  const int32_t decoded = RunDecode(plan);
-  Deliver();
-  RunPrefill(plan);
-  RunReplay(plan);
-  Deliver();
   const int64_t layers = parts_.config.layers;
-  observer_->OnStep({.decode_rows = decoded,
-                     .prompt_tokens = static_cast<int32_t>(
-                         (plan.prefill_token_layers + layers / 2) / layers),
-                     .seconds = ToSeconds(parts_.clock.Now() - start)});
+  StepReport report = {
+      .prompt_tokens = static_cast<int32_t>(
+          (plan.prefill_token_layers + layers / 2) / layers),
+      .prefilled = !plan.prefill.empty() || !plan.replay.empty()};
+  report.decode_seconds =
+      TimeOf([&] { report.decode_rows = RunDecode(plan, report); });
+  Deliver();
+  report.prefill_seconds = TimeOf([&] { RunPrefill(plan); });
+  report.replay_seconds = TimeOf([&] { RunReplay(plan); });
+  Deliver();
+  report.seconds = ToSeconds(parts_.clock.Now() - start);
+  observer_->OnStep(report);
+}
+
+double EngineCore::TimeOf(const std::function<void()>& work) const {
+  const TimePoint start = parts_.clock.Now();
+  work();
+  return ToSeconds(parts_.clock.Now() - start);
 }
 
 void EngineCore::Drop(const StepPlan& plan, TimePoint now) {
@@ -118,7 +127,7 @@ void EngineCore::Admit(const StepPlan& plan, TimePoint now) {
   }
 }
 
-int32_t EngineCore::RunDecode(const StepPlan& plan) {
+int32_t EngineCore::RunDecode(const StepPlan& plan, StepReport& report) {
   if (plan.decode.empty()) return 0;
   std::vector<Sequence*> rows;
   uint32_t evicted = 0;
@@ -131,11 +140,14 @@ int32_t EngineCore::RunDecode(const StepPlan& plan) {
     }
   }
   absl::Status status = caches_->PrepareStep(rows);
+  const Duration attention = parts_.decoder.attention_time();
   if (status.ok()) {
-    status = runner_.Decode(
-        rows,
-        [this](std::span<const Runner::LogitsRow> read) { TakeRows(read); });
+    status = runner_.Decode(rows, [&](std::span<const Runner::LogitsRow> read) {
+      report.sampling_seconds += TimeOf([&] { TakeRows(read); });
+    });
   }
+  report.attention_seconds =
+      ToSeconds(parts_.decoder.attention_time() - attention);
   if (!status.ok()) {
     for (const RequestId id : plan.decode) Fail(id, status);
   } else if (evicted > 0) {

@@ -86,10 +86,12 @@ class EngineCore {
   };
 
   EngineCore(Parts parts, std::unique_ptr<CacheStore> caches);
+  double TimeOf(const std::function<void()>& work) const;  // seconds
   void Drop(const StepPlan& plan, TimePoint now);
   void Preempt(const StepPlan& plan);
   void Admit(const StepPlan& plan, TimePoint now);
-  int32_t RunDecode(const StepPlan& plan);
+  // The rows that it fed; adds the parts of its time to `report`.
+  int32_t RunDecode(const StepPlan& plan, StepReport& report);
   void RunPrefill(const StepPlan& plan);
   void RunPrefillCall(const PrefillCall& call);
   void RunReplay(const StepPlan& plan);

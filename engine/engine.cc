@@ -136,7 +136,8 @@ absl::Status Engine::Impl::LoadMemory() {
                                 .max_batch = options.max_batch,
                                 .workspace_tokens = workspace,
                                 .max_workspace_prompts =
-                                    std::min(options.max_batch, workspace)},
+                                    std::min(options.max_batch, workspace),
+                                .clock = &clock},
                                *backend));
   // After the weights: the pool takes its share of what they leave.
   const size_t page_bytes = backend->PageBytes(decoder->shape());

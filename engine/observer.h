@@ -16,10 +16,18 @@ enum class RejectReason : uint8_t {
   kDraining,   // UNAVAILABLE
 };
 
+// Seconds are the engine thread's: of an asynchronous backend, until it
+// answers.
 struct StepReport {
   int32_t decode_rows = 0;    // sequences that fed a token
   int32_t prompt_tokens = 0;  // token-layers of prefill / L, rounded
-  double seconds = 0.0;
+  bool prefilled = false;     // prompts, or replays, were worked on
+  double seconds = 0.0;       // all of the step
+  double decode_seconds = 0.0;
+  double attention_seconds = 0.0;  // of decode_seconds
+  double sampling_seconds = 0.0;   // of decode_seconds: from logits to tokens
+  double prefill_seconds = 0.0;
+  double replay_seconds = 0.0;
 };
 
 class EngineObserver {

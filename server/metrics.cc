@@ -6,9 +6,11 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <map>
 #include <string_view>
 
+#include "kernels/core/mutex.h"
 #include "kernels/core/status.h"
 
 namespace kf::server {
@@ -51,27 +53,53 @@ Histogram& OneHistogram(Registry& registry,
                                                                        buckets);
 }
 
-// A counter per value of one label, all of them there from the start.
-class LabelledCounter {
+// Counts what happens to requests, and shows it when it is told to: so that a
+// scrape sees all such counters as they were at one moment.
+class Tally {
  public:
-  LabelledCounter(Registry& registry,
-                  const char* name,
-                  const char* help,
-                  const char* label,
-                  const std::vector<std::string>& values) {
+  explicit Tally(Counter& counter) : counter_(counter) {}
+  void Increment() { ++count_; }
+  void Publish() {
+    counter_.Increment(static_cast<double>(count_ - published_));
+    published_ = count_;
+  }
+  int64_t count() const { return count_; }
+
+ private:
+  Counter& counter_;  // owned by the registry
+  int64_t count_ = 0;
+  int64_t published_ = 0;
+};
+
+// A tally per value of one label, all of them there from the start.
+class LabelledTally {
+ public:
+  LabelledTally(Registry& registry,
+                const char* name,
+                const char* help,
+                const char* label,
+                const std::vector<std::string>& values) {
     auto& family = BuildCounter().Name(name).Help(help).Register(registry);
     for (const std::string& value : values) {
-      counters_[value] = &family.Add({{label, value}});
+      tallies_.emplace(value, family.Add({{label, value}}));
     }
   }
   void Increment(const std::string& value) {
-    const auto it = counters_.find(value);
-    KF_CHECK(it != counters_.end());
-    it->second->Increment();
+    const auto it = tallies_.find(value);
+    KF_CHECK(it != tallies_.end());
+    it->second.Increment();
+  }
+  void Publish() {
+    for (auto& [value, tally] : tallies_) tally.Publish();
+  }
+  int64_t count() const {
+    int64_t sum = 0;
+    for (const auto& [value, tally] : tallies_) sum += tally.count();
+    return sum;
   }
 
  private:
-  std::map<std::string, Counter*> counters_;  // owned by the registry
+  std::map<std::string, Tally> tallies_;
 };
 
 const char* NameOf(engine::FinishReason reason) {
@@ -184,26 +212,32 @@ struct Metrics::Impl {
       OneCounter(registry,
                  "keyformer_num_preemptions_total",
                  "Requests whose cache was taken back to be recomputed.");
-  Counter& received = OneCounter(registry,
-                                 "keyformer_requests_received_total",
-                                 "Generation requests that arrived.");
-  Counter& cancelled =
+  Mutex render_mu;  // one scrape at a time publishes, and collects
+
+  // Received = rejected + success + failed + cancelled + in flight, in every
+  // scrape: all of them change, and are published, under this lock.
+  Mutex mu;
+  Tally received KF_GUARDED_BY(mu){
+      OneCounter(registry,
+                 "keyformer_requests_received_total",
+                 "Generation requests that arrived.")};
+  Tally cancelled KF_GUARDED_BY(mu){
       OneCounter(registry,
                  "keyformer_request_cancelled_total",
-                 "Requests whose client cancelled or went away.");
-  LabelledCounter success{
+                 "Requests whose client cancelled or went away.")};
+  LabelledTally success KF_GUARDED_BY(mu){
       registry,
       "keyformer_request_success_total",
       "Requests that finished, by reason.",
       "finish_reason",
       {"eos", "stop", "length", "context", "time_limit", "other"}};
-  LabelledCounter failed{
+  LabelledTally failed KF_GUARDED_BY(mu){
       registry,
       "keyformer_request_failed_total",
       "Accepted requests that ended with an error, by status code.",
       "code",
       {"DEADLINE_EXCEEDED", "UNAVAILABLE", "INTERNAL", "OTHER"}};
-  LabelledCounter rejected{
+  LabelledTally rejected KF_GUARDED_BY(mu){
       registry,
       "keyformer_request_rejected_total",
       "Requests refused on arrival, by reason.",
@@ -227,6 +261,18 @@ struct Metrics::Impl {
                                        "keyformer_request_queue_time_seconds",
                                        "From arrival to admission.",
                                        kRequestSeconds);
+  Histogram& prefill_time =
+      OneHistogram(registry,
+                   "keyformer_request_prefill_time_seconds",
+                   "From admission to the end of the prompt, of requests that "
+                   "finished.",
+                   kRequestSeconds);
+  Histogram& decode_time =
+      OneHistogram(registry,
+                   "keyformer_request_decode_time_seconds",
+                   "From the end of the prompt to the last token, of requests "
+                   "that finished.",
+                   kRequestSeconds);
   Histogram& batch_size = OneHistogram(registry,
                                        "keyformer_batch_size",
                                        "Sequences decoded in one step.",
@@ -236,15 +282,61 @@ struct Metrics::Impl {
                    "keyformer_cache_budget_tokens",
                    "Cache budget k of admitted requests; 0 for FULL and QUEST.",
                    kTokens);
+
+  Histogram& decode_step =
+      OneHistogram(registry,
+                   "keyformer_decode_step_seconds",
+                   "A step's decoding: one token of every running sequence.",
+                   kTokenSeconds);
+  Histogram& prefill_slice =
+      OneHistogram(registry,
+                   "keyformer_prefill_slice_seconds",
+                   "A step's prompt work, replays included: what the next "
+                   "decoding waits for.",
+                   kTokenSeconds);
+  prometheus::Family<Counter>& step_seconds =
+      BuildCounter()
+          .Name("keyformer_step_seconds_total")
+          .Help(
+              "The engine thread's time in steps, by part: of decoding its "
+              "attention, choosing the tokens, and the rest (products); "
+              "prompts; replays of the preempted; all else.")
+          .Register(registry);
+  Counter& decode_attention = step_seconds.Add({{"part", "decode_attention"}});
+  Counter& decode_sampling = step_seconds.Add({{"part", "decode_sampling"}});
+  Counter& decode_products = step_seconds.Add({{"part", "decode_products"}});
+  Counter& prefill = step_seconds.Add({{"part", "prefill"}});
+  Counter& replay = step_seconds.Add({{"part", "replay"}});
+  Counter& other = step_seconds.Add({{"part", "other"}});
+
+  // Requests that are neither refused nor over.
+  int64_t PublishRequests() KF_EXCLUDES(mu);
 };
+
+int64_t Metrics::Impl::PublishRequests() {
+  const MutexLock lock(mu);
+  received.Publish();
+  cancelled.Publish();
+  success.Publish();
+  failed.Publish();
+  rejected.Publish();
+  return received.count() - cancelled.count() - success.count() -
+         failed.count() - rejected.count();
+}
 
 Metrics::Metrics() : impl_(std::make_unique<Impl>()) {}
 Metrics::~Metrics() = default;
 
 std::string Metrics::Render(const engine::EngineStats* stats) {
+  const MutexLock rendering(impl_->render_mu);
+  const int64_t in_flight = impl_->PublishRequests();
+  // `stats` is a moment older: who has ended since runs no more, and who has
+  // come since waits.
+  const int64_t running =
+      stats == nullptr ? 0 : std::min<int64_t>(stats->running, in_flight);
+  impl_->running.Set(static_cast<double>(running));
+  impl_->waiting.Set(static_cast<double>(in_flight - running));
   if (stats != nullptr) {
-    impl_->running.Set(stats->running);
-    impl_->waiting.Set(stats->waiting);
     const auto used =
         static_cast<double>(stats->pages_total - stats->pages_free);
     impl_->kv_usage.Set(stats->pages_total > 0
@@ -258,13 +350,18 @@ std::string Metrics::Render(const engine::EngineStats* stats) {
 }
 
 void Metrics::OnRefused(absl::StatusCode code) {
+  const MutexLock lock(impl_->mu);
   impl_->received.Increment();
   impl_->rejected.Increment(RefusalOf(code));
 }
 
-void Metrics::OnReceived() { impl_->received.Increment(); }
+void Metrics::OnReceived() {
+  const MutexLock lock(impl_->mu);
+  impl_->received.Increment();
+}
 
 void Metrics::OnRejected(engine::RejectReason reason) {
+  const MutexLock lock(impl_->mu);
   impl_->rejected.Increment(NameOf(reason));
 }
 
@@ -293,19 +390,40 @@ void Metrics::OnPreempted() { impl_->preemptions.Increment(); }
 
 void Metrics::OnStep(const engine::StepReport& report) {
   impl_->iteration_tokens.Increment(report.decode_rows + report.prompt_tokens);
-  if (report.decode_rows > 0) impl_->batch_size.Observe(report.decode_rows);
+  if (report.decode_rows > 0) {
+    impl_->batch_size.Observe(report.decode_rows);
+    impl_->decode_step.Observe(report.decode_seconds);
+  }
+  const double prompts = report.prefill_seconds + report.replay_seconds;
+  if (report.prefilled) impl_->prefill_slice.Observe(prompts);
+  const double products = report.decode_seconds - report.attention_seconds -
+                          report.sampling_seconds;
+  impl_->decode_attention.Increment(report.attention_seconds);
+  impl_->decode_sampling.Increment(report.sampling_seconds);
+  impl_->decode_products.Increment(std::max(products, 0.0));
+  impl_->prefill.Increment(report.prefill_seconds);
+  impl_->replay.Increment(report.replay_seconds);
+  const double other = report.seconds - report.decode_seconds - prompts;
+  impl_->other.Increment(std::max(other, 0.0));
 }
 
 void Metrics::OnSucceeded(engine::FinishReason reason,
-                          const engine::Usage& /*usage*/,
+                          const engine::Usage& usage,
                           double e2e_seconds) {
-  impl_->success.Increment(NameOf(reason));
+  impl_->prefill_time.Observe(usage.prefill_ms / 1e3);
+  impl_->decode_time.Observe(usage.decode_ms / 1e3);
   impl_->e2e.Observe(e2e_seconds);
+  const MutexLock lock(impl_->mu);
+  impl_->success.Increment(NameOf(reason));
 }
 
-void Metrics::OnCancelled() { impl_->cancelled.Increment(); }
+void Metrics::OnCancelled() {
+  const MutexLock lock(impl_->mu);
+  impl_->cancelled.Increment();
+}
 
 void Metrics::OnFailed(absl::StatusCode code) {
+  const MutexLock lock(impl_->mu);
   impl_->failed.Increment(NameOf(code));
 }
 

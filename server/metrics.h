@@ -23,7 +23,9 @@ class Metrics final : public engine::EngineObserver {
   void OnRefused(absl::StatusCode code);
 
   // The text exposition format. Gauges come from `stats`; null (no engine yet):
-  // they stay as they were, zero at first.
+  // they stay as they were, zero at first. The counts of requests are those of
+  // one moment: received = rejected + success + failed + cancelled + running +
+  // waiting, whatever happens meanwhile; so what waits is what is left over.
   std::string Render(const engine::EngineStats* stats);
 
   void OnReceived() override;

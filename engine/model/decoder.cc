@@ -101,20 +101,31 @@ absl::Status Decoder::DecodeStep(std::span<const DecodeRow> rows) {
   for (int32_t layer = 0; layer < config_.layers; ++layer) {
     const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
     KF_RETURN_IF_ERROR(Project(w, count));
-    decode_items_.clear();
-    for (const DecodeRow& row : rows) {
-      decode_items_.push_back(DecodeItem(row, layer));
-    }
-    kept_sets_.Defer(decode_items_);
-    KF_RETURN_IF_ERROR(backend_.DecodeAttention({.shape = shape_,
-                                                 .layer = layer,
-                                                 .qkv = qkv_->as<float>(),
-                                                 .out = attended_->as<float>(),
-                                                 .items = decode_items_}));
-    KF_RETURN_IF_ERROR(kept_sets_.AfterLayer(layer));
+    const TimePoint start = Now();
+    KF_RETURN_IF_ERROR(AttendDecode(layer, rows));
+    attention_time_ += Now() - start;
     KF_RETURN_IF_ERROR(FinishLayer(w, count));
   }
   return kept_sets_.AfterStep();
+}
+
+TimePoint Decoder::Now() const {
+  return options_.clock == nullptr ? TimePoint() : options_.clock->Now();
+}
+
+absl::Status Decoder::AttendDecode(int32_t layer,
+                                   std::span<const DecodeRow> rows) {
+  decode_items_.clear();
+  for (const DecodeRow& row : rows) {
+    decode_items_.push_back(DecodeItem(row, layer));
+  }
+  kept_sets_.Defer(decode_items_);
+  KF_RETURN_IF_ERROR(backend_.DecodeAttention({.shape = shape_,
+                                               .layer = layer,
+                                               .qkv = qkv_->as<float>(),
+                                               .out = attended_->as<float>(),
+                                               .items = decode_items_}));
+  return kept_sets_.AfterLayer(layer);
 }
 
 absl::Status Decoder::PromptSlice(int32_t layer,

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "engine/cache/page_pool.h"
 #include "engine/cache/sequence_cache.h"
+#include "engine/clock.h"
 #include "engine/model/gguf.h"
 #include "engine/model/kept_sets.h"
 #include "engine/model/model_config.h"
@@ -38,6 +39,7 @@ struct DecoderOptions {
   int32_t max_batch = 1;              // rows of a decode step
   int32_t workspace_tokens = 0;       // prompt tokens in flight, in all
   int32_t max_workspace_prompts = 0;  // prompts in flight
+  const Clock* clock = nullptr;       // outlives the decoder; null: no times
 };
 
 // Rows of one prompt through one layer.
@@ -69,6 +71,8 @@ class Decoder {
   // beams or the tokens of its replay one after the other (DecodeRow). Row i of
   // the result is final row i.
   absl::Status DecodeStep(std::span<const DecodeRow> rows);
+  // Of all decode steps so far: until the backend has returned from attention.
+  Duration attention_time() const { return attention_time_; }
 
   // At most kPromptCallRows rows through `layer`. In the last layer the wanted
   // rows (the prompt's last one, or all) become final rows, in order.
@@ -85,10 +89,12 @@ class Decoder {
           const DecoderOptions& options,
           Backend& backend);
   absl::Status Allocate();
+  TimePoint Now() const;
   absl::Status LoadPromptRows(int32_t layer,
                               std::span<const PromptPiece> pieces);
   absl::Status MoveHidden(std::span<const PromptPiece> pieces, bool store);
   absl::Status Project(const LayerWeights& w, int64_t rows);
+  absl::Status AttendDecode(int32_t layer, std::span<const DecodeRow> rows);
   absl::Status AttendPrompt(int32_t layer, std::span<const PromptPiece> pieces);
   absl::Status FinishLayer(const LayerWeights& w, int64_t rows);
   PageSpan PromptKeys(int32_t layer, const PromptPiece& piece) const;
@@ -113,6 +119,8 @@ class Decoder {
   std::unique_ptr<Buffer> gate_up_;    // [M, 2 ffn]
   std::unique_ptr<Buffer> activated_;  // [M, ffn]
   std::unique_ptr<Buffer> logits_;     // [kLogitRows, vocabulary]
+
+  Duration attention_time_ = Duration::zero();
 
   // Host scratch, kept to spare allocations.
   std::vector<int32_t> ids_;
