@@ -1,4 +1,5 @@
-// keyformer-bench: measures a running server under a stated load.
+// keyformer-bench: measures a running server under a stated load, or servers of
+// its own in a scenario.
 #include <spdlog/fmt/fmt.h>
 #include <unistd.h>
 
@@ -6,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +14,7 @@
 #include "kernels/core/status.h"
 #include "tools/bench/report.h"
 #include "tools/bench/runner.h"
+#include "tools/bench/scenario_flags.h"
 #include "tools/bench/workload.h"
 #include "tools/client_lib/cache_flags.h"
 #include "tools/client_lib/connect_flags.h"
@@ -27,6 +28,7 @@ constexpr char kExamples[] = R"(Examples:
   keyformer-bench --concurrency 8 --prompt_tokens 512 --output_tokens 128
   keyformer-bench --rate 4 --duration 60 --policy keyformer --ratio 0.5
   keyformer-bench --trace day.jsonl --json result.json
+  keyformer-bench --scenario budget,memory --model m.gguf --json result.json
 
 A closed loop keeps --concurrency requests running; --rate and --trace send them
 when they are due, and waiting for a free stream counts as latency. Answers have
@@ -57,6 +59,7 @@ struct Flags {
   std::string json;
   bool quiet = false;
   CacheFlags cache;
+  ScenarioFlags scenario;
 };
 
 void AddFlags(CLI::App& app, Flags& flags) {
@@ -96,6 +99,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
   app.add_flag("-q,--quiet", flags.quiet, "No progress line");
   AddConnectFlags(app, flags.connect);
   flags.cache.AddTo(app);
+  flags.scenario.AddTo(app);
 }
 
 absl::StatusOr<std::vector<PlannedRequest>> MakePlan(const Flags& flags) {
@@ -261,15 +265,8 @@ class Bench {
     if (flags_.json.empty()) return kExitOk;
     nlohmann::json out = ReportJson(measured);
     out["config"] = ConfigJson(flags_, info);
-    std::ofstream file(flags_.json);
-    file << out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
-         << "\n";
-    file.close();
-    if (file.fail()) {
-      return Fail(
-          absl::UnavailableError(absl::StrCat(flags_.json, ": cannot write")));
-    }
-    return kExitOk;
+    const absl::Status written = WriteJsonFile(out, flags_.json);
+    return written.ok() ? kExitOk : Fail(written);
   }
 
   const Flags& flags_;
@@ -291,5 +288,8 @@ int main(int argc, char** argv) {
   kf::tools::AddFlags(app, flags);
   const int parsed = kf::tools::ParseFlags(app, argc, argv);
   if (parsed >= 0) return parsed;
+  if (flags.scenario.wanted()) {
+    return flags.scenario.Run(flags.seed, flags.json, interrupt);
+  }
   return kf::tools::Bench(flags, interrupt).Run();
 }

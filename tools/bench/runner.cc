@@ -40,7 +40,10 @@ std::vector<RequestRecord> Runner::Run(
     Progress progress;
     {
       const MutexLock lock(mu_);
-      if (working_ > 0) changed_.WaitFor(mu_, std::chrono::seconds(1));
+      if (working_ > 0) {
+        changed_.WaitFor(mu_,
+                         std::chrono::duration<double>(options_.progress_s));
+      }
       if (working_ == 0) break;
       progress = {records_.size(), running_, output_tokens_.load(), Now()};
     }

@@ -27,6 +27,7 @@ struct RunOptions {
   double duration_s = 0.0;   // no new request after this long; 0: no limit
   double timeout_s = 0.0;    // of each request; 0: none
   bool repeat_plan = false;  // start over at the plan's end
+  double progress_s = 1.0;   // between two reports of progress
   keyformer::v1::GenerateRequest request;  // all but input and length
 };
 
@@ -39,12 +40,14 @@ class Runner {
          std::vector<PlannedRequest> plan,
          RunOptions options);
 
-  // Calls `on_progress` about every second, on the calling thread.
+  // Calls `on_progress` every progress_s or so, on the calling thread.
   std::vector<RequestRecord> Run(
       const std::function<void(const Progress&)>& on_progress);
 
   // Cancels what runs and starts nothing more.
   void Stop();
+
+  double Now() const;  // seconds since it was made
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -59,7 +62,6 @@ class Runner {
   // False: stopped while waiting.
   bool WaitUntil(double at_s);
   RequestRecord RunOne(size_t stream, const Job& job);
-  double Now() const;
 
   const std::vector<std::unique_ptr<Client>>& clients_;
   const std::vector<PlannedRequest> plan_;

@@ -18,7 +18,7 @@ struct PlannedRequest {
   uint32_t prompt_tokens = 0;  // >= 1
   uint32_t output_tokens = 0;  // >= 1
   // Seconds after the start; absent: as soon as a stream is free.
-  std::optional<double> arrival_s;
+  std::optional<double> arrival_s = std::nullopt;
 };
 
 // JSON lines, each {"arrival_ms": x, "prompt_tokens": n, "output_tokens": m};

@@ -1,0 +1,141 @@
+// A long prompt arrives among running streams: how long does one of them wait
+// for its next token?
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+
+#include "kernels/core/status.h"
+#include "tools/bench/scenario.h"
+#include "tools/bench/session.h"
+
+namespace kf::tools {
+namespace {
+
+struct StallOutcome {
+  double quiet_gap_s = 0.0;  // the longest in the second before the prompt
+  double gap_s = 0.0;        // the longest from its arrival to its answer
+  double first_token_s = 0.0;
+  Window window;  // from its arrival to its answer
+};
+
+double LongestGap(const std::vector<RequestRecord>& records,
+                  double begin_s,
+                  double end_s) {
+  double longest = 0.0;
+  for (const RequestRecord& record : records) {
+    for (size_t i = 1; i < record.arrivals.size(); ++i) {
+      const double at_s = record.arrivals[i].at_s;
+      if (at_s < begin_s || at_s > end_s) continue;
+      longest = std::max(longest, at_s - record.arrivals[i - 1].at_s);
+    }
+  }
+  return longest;
+}
+
+// The last sample before `at_s`, or the first.
+const Sample& SampleBefore(const std::vector<Sample>& samples, double at_s) {
+  const auto after =
+      std::find_if(samples.begin() + 1, samples.end(),
+                   [&](const Sample& sample) { return sample.at_s >= at_s; });
+  return *(after - 1);
+}
+
+absl::StatusOr<StallOutcome> FindStall(const ScenarioOptions& options,
+                                       LoadResult& result) {
+  auto& records = result.records;
+  const auto late = std::find_if(
+      records.begin(), records.end(), [&](const RequestRecord& record) {
+        return record.prompt_tokens == options.long_prompt;
+      });
+  if (late == records.end() || late->code != "OK" || late->arrivals.empty()) {
+    return absl::InternalError("stall: the long prompt was not answered");
+  }
+  const double begin_s = late->start_s;
+  const double end_s = late->arrivals.front().at_s;
+  records.erase(late);
+  for (const RequestRecord& stream : records) {
+    if (stream.arrivals.empty() || stream.arrivals.front().at_s > begin_s ||
+        stream.end_s < end_s) {
+      return absl::InternalError(
+          "stall: not all streams ran while the long prompt was worked on: "
+          "--settle is too short or too long for --stream_shape");
+    }
+  }
+  return StallOutcome{
+      .quiet_gap_s = LongestGap(records, begin_s - 1.0, begin_s),
+      .gap_s = LongestGap(records, begin_s, end_s),
+      .first_token_s = end_s - begin_s,
+      .window = Between(SampleBefore(result.samples, begin_s),
+                        result.samples.back())};
+}
+
+absl::StatusOr<StallOutcome> MeasureStall(const ScenarioOptions& options,
+                                          uint32_t slice_tokens,
+                                          Interrupt& interrupt) {
+  const uint32_t workspace =
+      options.long_prompt + options.streams * options.stream.prompt_tokens;
+  KF_ASSIGN_OR_RETURN(
+      const auto session,
+      Session::Start(
+          options.server_binary,
+          ServerFlags(options,
+                      {absl::StrCat("--prefill_slice_tokens=", slice_tokens),
+                       absl::StrCat("--prefill_workspace_tokens=", workspace)}),
+          options.seed, interrupt));
+  Load load;
+  load.plan = UniformPlan(options.streams, options.stream.prompt_tokens,
+                          options.stream.output_tokens, 0.0, options.seed);
+  load.plan.push_back({.prompt_tokens = options.long_prompt,
+                       .output_tokens = 2,
+                       .arrival_s = options.settle_s});
+  load.streams = load.plan.size();
+  load.cache = HalfCache();
+  const auto watch = [](const std::vector<Sample>& samples) {
+    return samples.back().page.Requests().succeeded ==
+           samples.front().page.Requests().succeeded;
+  };
+  KF_ASSIGN_OR_RETURN(LoadResult result, session->Run(std::move(load), watch));
+  return FindStall(options, result);
+}
+
+}  // namespace
+
+absl::StatusOr<ScenarioReport> RunStall(const ScenarioOptions& options,
+                                        Interrupt& interrupt) {
+  Table table({"prefill slice, tokens", "longest gap before, ms",
+               "longest gap, ms", "slice, ms", "step, ms",
+               "gap / (slice + step)", "first token of the prompt, s"});
+  ScenarioReport report;
+  report.json = nlohmann::json::array();
+  for (const uint32_t slice : options.slices) {
+    const uint32_t slice_tokens = slice == 0 ? options.long_prompt : slice;
+    Say(fmt::format("stall: slices of {} tokens", slice_tokens));
+    KF_ASSIGN_OR_RETURN(const StallOutcome outcome,
+                        MeasureStall(options, slice_tokens, interrupt));
+    const Window& window = outcome.window;
+    const double bound_s = window.slice_s() + window.step_s();
+    table.Add({slice == 0 ? fmt::format("{} (none)", slice_tokens)
+                          : fmt::format("{}", slice_tokens),
+               fmt::format("{:.1f}", 1e3 * outcome.quiet_gap_s),
+               fmt::format("{:.1f}", 1e3 * outcome.gap_s),
+               fmt::format("{:.1f}", 1e3 * window.slice_s()),
+               fmt::format("{:.1f}", 1e3 * window.step_s()),
+               fmt::format("{:.2f}", outcome.gap_s / bound_s),
+               fmt::format("{:.2f}", outcome.first_token_s)});
+    report.json.push_back({{"slice_tokens", slice_tokens},
+                           {"longest_gap_before_ms", 1e3 * outcome.quiet_gap_s},
+                           {"longest_gap_ms", 1e3 * outcome.gap_s},
+                           {"slice_ms", 1e3 * window.slice_s()},
+                           {"step_ms", 1e3 * window.step_s()},
+                           {"slices", window.slices},
+                           {"first_token_s", outcome.first_token_s}});
+  }
+  report.markdown = fmt::format(
+      "A prompt of {} tokens arrives among {} streams of {} tokens. Slice and "
+      "step are means while it is worked on.\n\n{}",
+      options.long_prompt, options.streams, ShapeText(options.stream),
+      table.Markdown());
+  return report;
+}
+
+}  // namespace kf::tools
