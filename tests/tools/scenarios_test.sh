@@ -36,8 +36,8 @@ scenario stall '^\| 2000 \(none\) +\|' --streams 2 --stream_shape 64+100000 \
   --long_prompt 2000 --settle 2 --slices 256,0
 scenario overload '^\| 3.0x .*\| 0 of [0-9]+ +\|' --seconds 1 \
   --small_shape 64+64
-scenario memory '4 requests of 600 \+ 8 .* 4 ran at once' \
-  --large_shape 600+8 --large_requests 4
+scenario memory '4 requests of 600 \+ 3000 .* 4 ran at once' \
+  --large_shape 600+3000 --large_requests 4
 
 # wrong NAME CODE PATTERN FLAGS...
 wrong() {

@@ -28,6 +28,7 @@ int Spawn(const std::string& binary,
   std::vector<std::string> args = flags;
   args.insert(args.begin(), binary);
   std::vector<char*> argv;
+  argv.reserve(args.size() + 1);
   for (std::string& arg : args) argv.push_back(arg.data());
   argv.push_back(nullptr);
   posix_spawn_file_actions_t actions;

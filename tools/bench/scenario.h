@@ -34,7 +34,7 @@ struct ScenarioOptions {
   PlannedRequest small = {.prompt_tokens = 128, .output_tokens = 64};
   double overload = 3.0;  // times what the server can do
   // memory
-  PlannedRequest large = {.prompt_tokens = 4096, .output_tokens = 64};
+  PlannedRequest large = {.prompt_tokens = 4096, .output_tokens = 512};
   uint32_t large_requests = 16;
   // budget: of each steady state; overload: of 1x, and half of what follows.
   double seconds = 30.0;

@@ -11,6 +11,9 @@
 namespace kf::tools {
 namespace {
 
+// Of the prompt that comes late: steps enough for the streams' gaps to end.
+constexpr uint32_t kLateTokens = 4;
+
 struct StallOutcome {
   double quiet_gap_s = 0.0;  // the longest in the second before the prompt
   double gap_s = 0.0;        // the longest from its arrival to its answer
@@ -18,15 +21,17 @@ struct StallOutcome {
   Window window;  // from its arrival to its answer
 };
 
+// Of those that are open at some moment from `begin_s` to `end_s`.
 double LongestGap(const std::vector<RequestRecord>& records,
                   double begin_s,
                   double end_s) {
   double longest = 0.0;
   for (const RequestRecord& record : records) {
     for (size_t i = 1; i < record.arrivals.size(); ++i) {
-      const double at_s = record.arrivals[i].at_s;
-      if (at_s < begin_s || at_s > end_s) continue;
-      longest = std::max(longest, at_s - record.arrivals[i - 1].at_s);
+      const double from_s = record.arrivals[i - 1].at_s;
+      const double to_s = record.arrivals[i].at_s;
+      if (to_s < begin_s || from_s > end_s) continue;
+      longest = std::max(longest, to_s - from_s);
     }
   }
   return longest;
@@ -86,7 +91,7 @@ absl::StatusOr<StallOutcome> MeasureStall(const ScenarioOptions& options,
   load.plan = UniformPlan(options.streams, options.stream.prompt_tokens,
                           options.stream.output_tokens, 0.0, options.seed);
   load.plan.push_back({.prompt_tokens = options.long_prompt,
-                       .output_tokens = 2,
+                       .output_tokens = kLateTokens,
                        .arrival_s = options.settle_s});
   load.streams = load.plan.size();
   load.cache = HalfCache();
