@@ -308,12 +308,14 @@ bool Scheduler::TakeReplay(Running& lead, int64_t& work_left, StepPlan& plan) {
 void Scheduler::PlanPrefill(StepPlan& plan) {
   int64_t left = int64_t{limits_.slice_tokens} * limits_.layers;  // work
   while (Running* lead = NextUndone()) {
+    const bool first = plan.prefill.empty() && plan.replay.empty();
+    // What the first one got may have cost more than there was.
+    if (left <= 0 && !first) return;
     if (!InPrompt(*lead)) {
       if (!TakeReplay(*lead, left, plan)) return;
       continue;
     }
-    const int32_t lead_rows =
-        LeadRows(*lead, left, plan.prefill.empty() && plan.replay.empty());
+    const int32_t lead_rows = LeadRows(*lead, left, first);
     if (lead_rows == 0) return;
     PrefillCall call{.layer = lead->layer, .pieces = {}};
     const int32_t layer = lead->layer;

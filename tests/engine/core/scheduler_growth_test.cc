@@ -120,6 +120,33 @@ TEST(SchedulerGrowthTest, TheLatestGivesWayAndIsReplayed) {
   EXPECT_THAT(scheduler.Plan(kNow).decode, ElementsAre(2));
 }
 
+// A prompt whose last row costs more than a step is all of the step.
+TEST(SchedulerGrowthTest, AReplayTakesNothingWhereNothingIsLeft) {
+  SchedulerLimits limits = PoolOf(25);
+  limits.slice_tokens = 32;
+  Scheduler scheduler(limits);
+  scheduler.Add(Growing(1, 15, 100));
+  scheduler.Add(Growing(2, 15, 100));
+  while (scheduler.Plan(kNow).preempt.empty()) {
+  }
+  scheduler.Finish(1);
+  int replayed = 0;
+  const auto count = [&](const StepPlan& plan) {
+    for (const ReplayPiece& piece : plan.replay) {
+      EXPECT_GT(piece.tokens, 0);
+      replayed += piece.tokens;
+    }
+  };
+  count(scheduler.Plan(kNow));
+  SchedulerEntry costly = Fixed(3, 1);
+  costly.priority = 1;
+  costly.logit_row_cost = 1000;
+  scheduler.Add(costly);
+  StepPlan plan = scheduler.Plan(kNow);
+  for (; plan.decode.size() < 2; plan = scheduler.Plan(kNow)) count(plan);
+  EXPECT_EQ(replayed, 49);  // to the end of four pages
+}
+
 TEST(SchedulerGrowthTest, TheLowestPriorityGivesWayFirst) {
   Scheduler scheduler(PoolOf(15));
   SchedulerEntry low = Growing(1, 15, 48);

@@ -190,6 +190,20 @@ TEST(SchedulerTest, ATileThatCostsMoreThanAStepStillRuns) {
   EXPECT_EQ(Describe(scheduler.Plan(At(0)).prefill), "L2: 1[32,40); ");
 }
 
+// It is all of its step, though its prompt ends with it.
+TEST(SchedulerTest, ATileThatCostsMoreThanAStepLeavesNothing) {
+  Scheduler scheduler(kLimits);
+  SchedulerEntry entry = Entry(1, 20);
+  entry.logit_row_cost = 1000;
+  scheduler.Add(entry);
+  scheduler.Add(Entry(2, 200));
+  EXPECT_EQ(Describe(scheduler.Plan(At(0)).prefill),
+            "L0: 1[0,20); L1: 1[0,20); ");
+  EXPECT_EQ(Describe(scheduler.Plan(At(0)).prefill), "L2: 1[0,20); ");
+  EXPECT_EQ(Describe(scheduler.Plan(At(0)).prefill),
+            "L0: 2[0,128); L0: 2[128,192); ");
+}
+
 // The rest of a step is for those whose rows cost little.
 TEST(SchedulerTest, RowsWithLogitsJoinACallOnlyIfTheirWorkFits) {
   Scheduler scheduler(kLimits);
