@@ -164,7 +164,10 @@ __global__ void __launch_bounds__(kTileThreads, 2)
 constexpr int kStreamThreads = 128;
 constexpr int kStreamColumns = 32;
 constexpr int kStreamDepth = 64;
-constexpr int kStreamStages = 8;
+
+// As many as leave room for two blocks on an SM of an A100.
+template <int kRows>
+constexpr int kStreamStages = kRows <= 32 ? 8 : 5;
 
 template <int kRows>
 struct StreamStage {
@@ -176,6 +179,7 @@ template <int kRows>
 __global__ void __launch_bounds__(kStreamThreads)
     StreamProductKernel(ProductArgs<gpu::bf16> args) {
   constexpr int kRowTiles = kRows / 16;
+  constexpr int kStages = kStreamStages<kRows>;
   auto* stages = gpu::dyn_smem<StreamStage<kRows>>();
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -184,7 +188,7 @@ __global__ void __launch_bounds__(kStreamThreads)
 
   const auto load = [&](int64_t step) {
     if (step < steps) {
-      StreamStage<kRows>& stage = stages[step % kStreamStages];
+      StreamStage<kRows>& stage = stages[step % kStages];
       LoadPanel<kStreamThreads>(stage.w, args.w, first_column, args.out,
                                 step * kStreamDepth, args.in);
       LoadPanel<kStreamThreads>(stage.x, args.x, 0, args.rows,
@@ -192,14 +196,14 @@ __global__ void __launch_bounds__(kStreamThreads)
     }
     gpu::cp_async_commit();
   };
-  for (int s = 0; s < kStreamStages - 1; ++s) load(s);
+  for (int s = 0; s < kStages - 1; ++s) load(s);
 
   float sum[kRowTiles][4] = {};
   for (int64_t step = 0; step < steps; ++step) {
-    gpu::cp_async_wait<kStreamStages - 2>();
+    gpu::cp_async_wait<kStages - 2>();
     __syncthreads();  // as in the kernel above
-    load(step + kStreamStages - 1);
-    const StreamStage<kRows>& stage = stages[step % kStreamStages];
+    load(step + kStages - 1);
+    const StreamStage<kRows>& stage = stages[step % kStages];
 #pragma unroll
     for (int k = 0; k < kStreamDepth; k += 32) {
       // Four matrices of 8 columns by 8 k: two steps of 16.
@@ -243,7 +247,7 @@ void LaunchTile(gpu::Stream stream, const ProductArgs<gpu::bf16>& args) {
 template <int kRows>
 void LaunchStream(gpu::Stream stream, const ProductArgs<gpu::bf16>& args) {
   gpu::launch(stream, Blocks(args.out, kStreamColumns), kStreamThreads,
-              kStreamStages * sizeof(StreamStage<kRows>),
+              kStreamStages<kRows> * sizeof(StreamStage<kRows>),
               StreamProductKernel<kRows>, args);
 }
 
@@ -276,7 +280,9 @@ void Product(gpu::Stream stream, const ProductArgs<Bf16>& args) {
       args.out};
   if (args.rows <= 16) return LaunchStream<16>(stream, device);
   if (args.rows <= 32) return LaunchStream<32>(stream, device);
-  if (args.rows <= 64) return LaunchTile<64>(stream, device);
+  if (args.rows <= 64) return LaunchStream<64>(stream, device);
+  // Smaller tiles make the blocks that a large one would leave too few of.
+  if (args.rows <= 256) return LaunchTile<64>(stream, device);
   LaunchTile<128>(stream, device);
 }
 

@@ -2,6 +2,7 @@
 // or against the formula in double where the reference has none.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -222,8 +223,8 @@ TEST(Embedding, GathersRowsOfBothTypes) {
   constexpr int64_t kVocabulary = 7;
   for (const int64_t width : {1, 127, 128, 130}) {
     const std::vector<float> table = RandomValues(kVocabulary * width, 5);
-    std::vector<Bf16> rounded;
-    for (const float x : table) rounded.push_back(FloatToBf16(x));
+    std::vector<Bf16> rounded(table.size());
+    std::transform(table.begin(), table.end(), rounded.begin(), FloatToBf16);
     const std::vector<int32_t> ids = {6, 0, 3, 3};
     std::vector<float> want;
     std::vector<float> want_bf16;

@@ -112,12 +112,14 @@ TEST(Product, Bf16EqualsTheReference) {
   for (const Shape& shape :
        {Shape{1, 8, 1}, Shape{1, 64, 32}, Shape{15, 24, 31}, Shape{16, 56, 33},
         Shape{17, 72, 40}, Shape{32, 136, 7}, Shape{33, 32, 65},
-        Shape{64, 40, 127}, Shape{65, 48, 129}, Shape{129, 200, 20}}) {
+        Shape{64, 40, 127}, Shape{65, 48, 129}, Shape{129, 200, 20},
+        Shape{257, 40, 130}}) {
     ExpectReference<Bf16>(shape, WeightFormat::kBF16);
   }
   // Longer than all stages of the pipelines together.
   ExpectReference<Bf16>({2, 8 * 64 + 8, 8}, WeightFormat::kBF16);
-  ExpectReference<Bf16>({40, 6 * 32 + 8, 8}, WeightFormat::kBF16);
+  ExpectReference<Bf16>({40, 6 * 64 + 8, 8}, WeightFormat::kBF16);
+  ExpectReference<Bf16>({70, 6 * 32 + 8, 8}, WeightFormat::kBF16);
 }
 
 TEST(Product, F32EqualsTheReference) {
@@ -131,13 +133,13 @@ TEST(Product, F32EqualsTheReference) {
 // Every number of rows where the kernel changes, and every place in a batch.
 template <typename X>
 void ExpectInvariance() {
-  constexpr int64_t kRows = 130;
+  constexpr int64_t kRows = 260;
   constexpr int64_t kIn = 152;
   constexpr int64_t kOut = 35;
   const std::vector<float> x = RandomValues(kRows * kIn, 1);
   const std::vector<float> w = RandomValues(kOut * kIn, 2);
   const std::vector<float> all = Multiply<X>(x, w, kRows);
-  for (const int64_t rows : {1, 15, 16, 17, 31, 32, 33, 64, 65, 128}) {
+  for (const int64_t rows : {1, 15, 16, 17, 31, 32, 33, 64, 65, 256}) {
     for (const int64_t first : {int64_t{0}, kRows - rows}) {
       SCOPED_TRACE(::testing::Message() << first << " + " << rows);
       const std::vector<float> part(x.begin() + first * kIn,
@@ -164,7 +166,7 @@ TEST(Product, RoundsToNearestEven) {
 #if defined(KF_CUDA_EMULATION)
 TEST(Product, FragmentsAreReadWithoutBankConflicts) {
   emu::ResetCounters();
-  for (const int64_t rows : {1, 40, 70}) {
+  for (const int64_t rows : {1, 20, 40, 70, 257}) {
     Multiply<Bf16>(RandomValues(rows * 64, 1), RandomValues(64 * 64, 2), rows);
   }
   EXPECT_GT(emu::counters().ldmatrix, 0);

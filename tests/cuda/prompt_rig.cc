@@ -111,8 +111,8 @@ void Prompt::Run(std::span<Prompt* const> batch,
   }
   const auto width = static_cast<size_t>(shape.out_dim());
   const auto heads = static_cast<size_t>(batch_rows * shape.query_heads);
-  const auto row_bytes =
-      static_cast<size_t>(args.layout.padded_dim * args.layout.element_bytes);
+  const size_t row_bytes = static_cast<size_t>(args.layout.padded_dim) *
+                           static_cast<size_t>(args.layout.element_bytes);
   const gpu::DeviceArray<PromptItem> device_items(items);
   const gpu::DeviceArray<float> device_qkv(qkv);
   const std::vector<double> angles = Frequencies(shape);
