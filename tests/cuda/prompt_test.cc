@@ -83,6 +83,7 @@ constexpr Case kCases[] = {
     {"AllEqual", 66, 32, 32, 1, 2, NoiseKind::kNone, 1.0F, 0, false, false,
      1.0F, 0.0F},
     {"SmallTau", 66, 32, 32, 1, 1, NoiseKind::kGumbel, 0.05F},
+    {"TinyTau", 40, 32, 32, 1, 1, NoiseKind::kGumbel, 1e-35F},
     {"Full", 34, 64, 64, 1, 1, NoiseKind::kGumbel, 1.0F, 0, false, false, 1.0F,
      1.0F, false},
 };
