@@ -7,19 +7,19 @@
 #include "kernels/cpu/vec.h"
 
 namespace kf::cpu::KF_SIMD_NS {
-namespace {
-
-constexpr int kPanelVecs = static_cast<int>(kPanelColumns) / kLanes;
+inline constexpr int kPanelVecs = static_cast<int>(kPanelColumns) / kLanes;
 
 // Rows and panels of a register tile. AVX-512: 6 x 4 vectors are 24 of 32
 // registers, the rest holds a step's weights and one broadcast. AVX2: 6 x 2 of
 // 16. Few rows take more panels instead: as many accumulators hide the latency
 // of the additions, and as many streams that of memory.
-constexpr int kMaxRows = kVecBytes == 16 ? 2 : 6;
+inline constexpr int kMaxRows = kVecBytes == 16 ? 2 : 6;
 constexpr int PanelsFor(int rows) {
   return kVecBytes == 64 ? (rows <= 3 ? 8 : 4)
                          : (kVecBytes == 32 && rows <= 2 ? 4 / rows : 1);
 }
+
+namespace {
 
 inline void StorePart(VF v, int64_t count, bool add, float* out) {
   float lane[kLanes];
