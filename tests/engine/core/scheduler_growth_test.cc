@@ -246,7 +246,7 @@ TEST(SchedulerGrowthTest, EveryoneEndsAndNothingIsPromisedTwice) {
     bool running = false;
   };
   int preemptions = 0;
-  for (uint32_t seed = 0; seed < 20; ++seed) {
+  for (uint32_t seed = 0; seed < 30; ++seed) {
     SchedulerLimits limits = PoolOf(60);
     limits.max_skips = static_cast<int32_t>(seed % 5);
     Scheduler scheduler(limits);
@@ -267,6 +267,8 @@ TEST(SchedulerGrowthTest, EveryoneEndsAndNothingIsPromisedTwice) {
           r.entry = Growing(++last, 1 + draw(100), r.max_new, 1 + draw(3));
         }
         r.entry.priority = draw(2);
+        // Some cost more than a step.
+        if (draw(4) == 0) r.entry.logit_row_cost = draw(300);
         if (r.entry.cache_pages > limits.pool_pages) continue;
         scheduler.Add(r.entry);
         all[last] = r;
@@ -300,6 +302,7 @@ TEST(SchedulerGrowthTest, EveryoneEndsAndNothingIsPromisedTwice) {
       int64_t work = 0;
       for (const PrefillCall& call : plan.prefill) {
         for (const PrefillPiece& piece : call.pieces) {
+          ASSERT_GT(piece.rows, 0);
           all.at(piece.id).prompt_rows += piece.rows;
           work += piece.rows;
         }
@@ -307,6 +310,7 @@ TEST(SchedulerGrowthTest, EveryoneEndsAndNothingIsPromisedTwice) {
       for (const ReplayPiece& piece : plan.replay) {
         Request& r = all.at(piece.id);
         ASSERT_EQ(r.prompt_rows, r.entry.prompt_tokens * kGrowthLayers);
+        ASSERT_GT(piece.tokens, 0);
         ASSERT_GE(r.replay, piece.tokens);
         ASSERT_LE(piece.tokens * r.entry.rows, limits.max_batch);
         r.replay -= piece.tokens;
