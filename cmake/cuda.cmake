@@ -35,11 +35,16 @@ else()
 endif()
 message(STATUS "CUDA backend: ${KF_WITH_CUDA}")
 
-# For device code: constexpr functions of shared headers may be called there,
-# and a spill or a local array is an error.
+# For device code: constexpr functions of shared headers may be called there.
+# A spill or a local array is worth a warning anywhere, and is an error with
+# KF_WERROR: another nvcc than ours may well spill.
+set(kf_ptxas_flags --warn-on-spills,--warn-on-local-memory-usage)
+if(KF_WERROR)
+  string(APPEND kf_ptxas_flags ,-Werror)
+endif()
 add_library(kf_nvcc_flags INTERFACE)
 target_compile_options(kf_nvcc_flags INTERFACE
-  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo;-Xptxas=--warn-on-spills,--warn-on-local-memory-usage,-Werror;-Xcompiler=-Wall>")
+  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo;-Xptxas=${kf_ptxas_flags};-Xcompiler=-Wall>")
 
 # kf_add_cuda_sources([DEVICE a.cu ...] [HOST b.cc ...] [PUBLIC libs...] [PRIVATE
 # libs...]): the library kf_cuda where nvcc is; the emulated builds, which
@@ -88,8 +93,14 @@ set(KF_EMULATED_LINK_check -fsanitize=undefined)
 set(KF_EMULATED_WARNINGS -Wall -Wextra -Wshadow -Wdouble-promotion
     -Wimplicit-fallthrough -Wno-unknown-pragmas)
 if(KF_WERROR)
-  list(APPEND KF_EMULATED_WARNINGS -Werror -Wno-error=maybe-uninitialized
-       -Wno-error=array-bounds -Wno-error=stringop-overflow)
+  list(APPEND KF_EMULATED_WARNINGS -Werror)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    list(APPEND KF_EMULATED_WARNINGS -Wno-error=maybe-uninitialized
+         -Wno-error=array-bounds -Wno-error=stringop-overflow)
+  else()
+    # Of `#pragma unroll`, which is meant for nvcc.
+    list(APPEND KF_EMULATED_WARNINGS -Wno-pass-failed)
+  endif()
 endif()
 
 # kf_as_cxx(VAR sources...): each a.cu (relative to the project) as a C++ file
@@ -120,12 +131,11 @@ function(kf_emulate target mode)
 endfunction()
 
 # kf_add_emulated_test(NAME SRCS a.cc b.cu ... [LINK libs...] [TIMEOUT s]
-# [EMULATED_ONLY]): the
-# sources as NAME_plain (run in both orders of its threads), NAME_asan,
-# NAME_check, linked with the emulated backend; ctest label cuda-emulation. With
-# CUDA also NAME_gpu, label gpu: the same on a real device; not for tests of the
-# emulator itself. Sources find the mode in KF_EMULATED_MODE ("plain", ...,
-# "gpu").
+# [EMULATED_ONLY]): the sources as NAME_plain (run in both orders of its
+# threads), NAME_asan, NAME_check, linked with the emulated backend; ctest label
+# cuda-emulation. With CUDA also NAME_gpu, label gpu: the same on a real device.
+# EMULATED_ONLY is for tests of the emulator itself: without a backend, and no
+# NAME_gpu. Sources find the mode in KF_EMULATED_MODE ("plain", ..., "gpu").
 function(kf_add_emulated_test name)
   cmake_parse_arguments(A "EMULATED_ONLY" "TIMEOUT" "SRCS;LINK" ${ARGN})
   if(NOT KF_BUILD_TESTS)
@@ -137,6 +147,11 @@ function(kf_add_emulated_test name)
   file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
   list(TRANSFORM A_SRCS PREPEND ${folder}/ OUTPUT_VARIABLE sources)
   kf_as_cxx(sources ${sources})
+  set(backend kf_cuda)
+  if(A_EMULATED_ONLY)
+    set(backend kf_emulator)
+    list(APPEND sources ${CMAKE_SOURCE_DIR}/kernels/cuda/gpu_api.cc)
+  endif()
   foreach(mode IN LISTS KF_EMULATED_MODES)
     set(target ${name}_${mode})
     add_executable(${target} ${sources})
@@ -144,7 +159,7 @@ function(kf_add_emulated_test name)
     target_compile_definitions(${target} PRIVATE
       KF_EMULATED_MODE="${mode}" KF_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
     target_link_libraries(${target} PRIVATE
-      kf_cuda_${mode} ${A_LINK} GTest::gmock GTest::gtest_main)
+      ${backend}_${mode} ${A_LINK} GTest::gmock GTest::gtest_main)
     add_test(NAME ${target} COMMAND ${target})
     set(tests ${target})
     if(mode STREQUAL "plain")

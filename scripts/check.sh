@@ -21,7 +21,7 @@ check() {
 }
 
 check_format() {
-  git ls-files -z '*.h' '*.cc' | xargs -0 clang-format --dry-run -Werror
+  git ls-files -z '*.h' '*.cc' '*.cu' '*.cuh' | xargs -0 clang-format --dry-run -Werror
 }
 
 check_shell() {

@@ -37,7 +37,9 @@ __device__ __forceinline__ Row AddedRow(const NormArgs& args) {
 
 // 1 / sqrt(square + eps); NaN where the row held NaN or infinity.
 __device__ __forceinline__ double InverseRoot(double square, float eps) {
-  if (!(square < static_cast<double>(INFINITY))) return NAN;
+  if (!(square < static_cast<double>(INFINITY))) {
+    return static_cast<double>(NAN);
+  }
   return 1.0 / sqrt(square + static_cast<double>(eps));
 }
 

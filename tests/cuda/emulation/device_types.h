@@ -5,7 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
-// NOLINTBEGIN(bugprone-reserved-identifier): names of the CUDA language
+// Names of the CUDA language.
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 #define __global__
 #define __device__
 #define __host__
@@ -91,4 +92,4 @@ inline __nv_bfloat162 __floats2bfloat162_rn(float low, float high) {
 }
 inline uint16_t __bfloat16_as_ushort(__nv_bfloat16 b) { return b.bits; }
 inline __nv_bfloat16 __ushort_as_bfloat16(uint16_t bits) { return {bits}; }
-// NOLINTEND(bugprone-reserved-identifier)
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)

@@ -287,7 +287,7 @@ std::string RunGrid(const LaunchShape& shape,
   b.call = call;
   b.arguments = arguments;
   b.argument_bytes = argument_bytes;
-  const std::string fault = RunBlocks(b, shape);
+  std::string fault = RunBlocks(b, shape);
   CloseShared();
   return fault;
 }
