@@ -9,6 +9,8 @@
 #         asan   the tests under AddressSanitizer and UBSan
 #         tsan   kernels and engine under ThreadSanitizer
 #         fuzz   each fuzz target on its corpus, then KF_FUZZ_SECONDS (20) each
+#         cuda   nvcc compiles the kernels, the static gates judge them; says so
+#                and passes where there is no nvcc
 #         lint   format, clang-tidy, include direction, shell, metric names
 #                (with CI=true clang-tidy takes changed files alone)
 #         image  builds the container image, runs it and calls it
@@ -21,11 +23,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/packages.sh
 
 jobs=$(nproc)
-all_stages=(dev asan tsan fuzz lint image)
+all_stages=(dev asan tsan fuzz cuda lint image)
 stages=(dev)
 
 usage() {
-  sed -n '2,18s/^# \{0,1\}//p' "$0"
+  sed -n '2,20s/^# \{0,1\}//p' "$0"
 }
 
 known_stage() {
@@ -90,6 +92,13 @@ stage_fuzz() {
       "$scratch/$name" "tests/fuzz/corpus/${name#fuzz_}"
   done
   rm -rf "$scratch"
+}
+
+stage_cuda() {
+  scripts/check_gpu.py
+  if command -v nvcc >/dev/null; then
+    python3 tests/cuda/gates/check_gpu_test.py
+  fi
 }
 
 stage_lint() {

@@ -193,6 +193,20 @@ bool PlainAddBetweenBlocks(bool planted) {
   return count.Download()[0] == 4;
 }
 
+// --- a block reads what another one of its launch writes ---
+__global__ void PassOn(int* slots, int* y, bool planted) {
+  const unsigned b = blockIdx.x;
+  slots[b] = 7;
+  y[b] = slots[planted ? 0 : b];  // fault
+}
+
+bool ReadOfAnotherBlock(bool planted) {
+  DeviceArray<int> slots(std::vector<int>(4, 0));
+  DeviceArray<int> y(4);
+  launch(nullptr, 4, 1, 0, PassOn, slots.data(), y.data(), planted);
+  return y.Download()[0] == 7;
+}
+
 // --- a read past the length, inside one pool: no address is wrong ---
 __global__ void SumLength(const float* pool, float* y, int n) {
   float sum = 0.0F;
@@ -231,6 +245,8 @@ std::vector<Plant> MemoryPlants() {
        "host pointer: read of another thread"},
       {"PlainAddBetweenBlocks", PlainAddBetweenBlocks, kAny, kAny,
        "race: global .*another block"},
+      {"ReadOfAnotherBlock", ReadOfAnotherBlock, kAny, kAny,
+       "race: global read .*written by another block"},
       {"BeyondLength", BeyondLength, kWrong, kWrong, kWrong},
   };
 }
