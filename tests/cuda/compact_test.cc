@@ -18,7 +18,7 @@
 namespace kf::cuda {
 namespace {
 
-enum class Scores : uint8_t { kRandom, kTies, kEqual, kHostile };
+enum class Scores : int32_t { kRandom, kTies, kEqual, kHostile };
 
 struct CompactCase {
   const char* name;

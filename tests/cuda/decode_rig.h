@@ -76,6 +76,8 @@ class DecodeBatch {
   void FillCache(Row& row);
   void AddItems(Row& row);
   void RunItems(size_t first, size_t count, int32_t spare_chunks);
+  // Who leaves, by what the device holds.
+  int32_t VictimOf(const Row& row, int32_t head) const;
   void ExpectRow(Row& row, const Tolerance& tolerance);
 
   AttentionShape shape_;

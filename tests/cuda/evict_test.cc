@@ -28,9 +28,9 @@ struct EvictCase {
   int32_t budget;
   int32_t recent;
   int32_t layers = 1;
+  int32_t distinct_scores = 0;  // 0: random ones
   bool shared = false;
   bool age = false;
-  int32_t distinct_scores = 0;  // 0: random ones
   bool nan = false;
 };
 
@@ -40,19 +40,19 @@ const EvictCase kEvictCases[] = {
     {"OneSlot", 1, 1, 0},
     {"OneSlotRecent", 1, 1, 1},
     {"Grows", 15, 16, 4},
-    {"GrowsShared", 30, 40, 4, 3, true},
+    {"GrowsShared", 30, 40, 4, 3, 0, true},
     {"Page", 16, 16, 5},
     {"TwoPages", 31, 31, 0},
     {"NoneButOneMayLeave", 40, 40, 40},
     {"MoreThanAPassOfTheBlock", 600, 600, 100},
-    {"EqualScores", 50, 50, 10, 1, false, false, 1},
-    {"Ties", 200, 200, 10, 1, false, false, 3},
-    {"Nan", 50, 50, 10, 1, false, false, 0, true},
-    {"Age", 64, 64, 10, 1, false, true},
+    {"EqualScores", 50, 50, 10, 1, 1},
+    {"Ties", 200, 200, 10, 1, 3},
+    {"Nan", 50, 50, 10, 1, 0, false, false, true},
+    {"Age", 64, 64, 10, 1, 0, false, true},
     {"Layers", 64, 64, 10, 4},
-    {"SharedHeads", 64, 64, 10, 1, true},
-    {"SharedLayers", 65, 65, 10, 5, true, true},
-    {"SharedEqual", 65, 65, 10, 2, true, false, 1},
+    {"SharedHeads", 64, 64, 10, 1, 0, true},
+    {"SharedLayers", 65, 65, 10, 5, 0, true, true},
+    {"SharedEqual", 65, 65, 10, 2, 1, true},
 };
 
 class EvictTest : public ::testing::TestWithParam<EvictCase> {};
@@ -66,8 +66,9 @@ TEST_P(EvictTest, EqualsReference) {
       std::vector<int32_t>(static_cast<size_t>(c.layers) * heads, -7));
   // Positions of slots are in no order, the same in all heads where one choice
   // serves all.
-  std::vector<int32_t> positions;
-  for (int32_t s = 0; s < slots; ++s) positions.push_back(2 * s + 1);
+  std::vector<int32_t> positions(static_cast<size_t>(slots));
+  std::generate(positions.begin(), positions.end(),
+                [next = -1]() mutable { return next += 2; });
   const int32_t newest = positions.back();
   std::vector<std::vector<int32_t>> lists;
   for (int32_t layer = 0; layer < c.layers; ++layer) {
@@ -92,6 +93,7 @@ TEST_P(EvictTest, EqualsReference) {
     }
   }
   std::vector<PageSpan> spans;
+  spans.reserve(lists.size());
   for (const auto& list : lists) spans.push_back(twin.Reference(list));
   std::vector<SharedLayer> layers;
   std::vector<EvictItem> items;
@@ -164,10 +166,9 @@ TEST(AddRowScoresTest, EqualsReference) {
       }
     }
   }
-  std::vector<float> rows;
-  for (int32_t i = 0; i < 3 * kShape.kv_heads * kSlotCount; ++i) {
-    rows.push_back(std::abs(twin.Normal()));
-  }
+  std::vector<float> rows(size_t{3} * kShape.kv_heads * kSlotCount);
+  std::generate(rows.begin(), rows.end(),
+                [&] { return std::abs(twin.Normal()); });
   TwinArray<float> values(rows);
   std::vector<const float*> host_rows;
   std::vector<const float*> device_rows;
@@ -264,7 +265,8 @@ TEST(PageCopyTest, WholePagesAndWhatIsHeld) {
       const Token got = twin.Got(to, head, slot);
       EXPECT_EQ(got.k, want.k);
       EXPECT_EQ(got.v, want.v);
-      const auto at = static_cast<size_t>(head * kSlotCount + slot);
+      const auto at =
+          static_cast<size_t>(head) * kSlotCount + static_cast<size_t>(slot);
       EXPECT_EQ(got_positions[at], want.position);
       EXPECT_EQ(got_scores[at], want.score);
     }
