@@ -113,6 +113,9 @@ absl::Status Engine::Impl::Load(std::unique_ptr<Backend> injected) {
             .max_top_logprobs = options.max_top_logprobs};
   if (!options.weight_format.has_value()) {
     options.weight_format = AutoWeightFormat(file());
+    if (!backend->Supports(*options.weight_format)) {
+      options.weight_format = WeightFormat::kBF16;
+    }
   }
   KF_RETURN_IF_ERROR(LoadMemory());
   return WarmUp();
@@ -144,8 +147,10 @@ absl::Status Engine::Impl::LoadMemory() {
   KF_ASSIGN_OR_RETURN(
       const int32_t pages,
       PoolPages({.requested_bytes = options.kv_pool_bytes,
-                 .available_bytes =
-                     options.kv_pool_bytes == 0 ? AvailableMemoryBytes() : 0,
+                 .chosen_bytes = options.kv_pool_bytes == 0
+                                     ? RoomForPool(backend->OwnMemory(),
+                                                   options.gpu_memory_share)
+                                     : 0,
                  .page_bytes = page_bytes,
                  .layers = config.layers,
                  .context_tokens = config.context_tokens,

@@ -36,7 +36,10 @@ struct EngineOptions {
   std::optional<WeightFormat> weight_format = WeightFormat::kBF16;
   DType cache_dtype = DType::kBF16;  // kF32 or kBF16
   BackendOptions backend;
-  uint64_t kv_pool_bytes = 0;            // 0: a quarter of available memory
+  // 0: a quarter of the host's available memory; of a device's own memory, what
+  // gpu_memory_share of it leaves beside weights and workspaces.
+  uint64_t kv_pool_bytes = 0;
+  double gpu_memory_share = 0.9;         // (0, 1]
   int32_t max_batch = 64;                // sequences running, [1, 4096]
   int32_t max_queue_requests = 1024;     // waiting, >= 1
   int64_t max_queue_tokens = 1 << 20;    // prompt tokens waiting, >= 1

@@ -45,6 +45,10 @@ absl::Status ValidateOptions(const EngineOptions& o) {
     return absl::InvalidArgumentError(absl::StrCat(
         "cache_dtype: ", ToAbsl(NameOf(o.cache_dtype)), ", want f32 or bf16"));
   }
+  if (!(o.gpu_memory_share > 0.0 && o.gpu_memory_share <= 1.0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "gpu_memory_share: ", o.gpu_memory_share, ", want (0, 1]"));
+  }
   KF_RETURN_IF_ERROR(AtLeast("max_batch", o.max_batch, 1));
   // Rows of a decode step, and of the tables that grow with it.
   if (o.max_batch > kMaxBatch) {

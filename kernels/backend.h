@@ -17,6 +17,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -247,11 +248,17 @@ struct RowCopy {
   int64_t rows = 0;
 };
 
+// Bytes of a device's own memory.
+struct DeviceMemory {
+  uint64_t total = 0;
+  uint64_t free = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
 
-  virtual std::string_view name() const = 0;    // "cpu", "reference"
+  virtual std::string_view name() const = 0;    // "cpu", "reference", "cuda"
   virtual std::string description() const = 0;  // "cpu, avx512_bf16, 2 threads"
 
   // --- memory ---
@@ -262,6 +269,9 @@ class Backend {
                               std::span<const std::byte> from) = 0;
   virtual absl::Status Download(std::span<std::byte> to,
                                 const std::byte* from) = 0;
+
+  // Of the device as it is now; null: its memory is the host's.
+  virtual std::optional<DeviceMemory> OwnMemory() const { return std::nullopt; }
 
   // Where the host can read this memory as it is, from any thread; null: it has
   // to be downloaded.
@@ -292,6 +302,8 @@ class Backend {
   }
 
   // --- weights ---
+  // False: LoadLinear refuses the format (kUnimplemented).
+  virtual bool Supports(WeightFormat /*format*/) const { return true; }
   // Matrices of one input stacked by rows: [Q; K; V], [gate; up].
   virtual absl::StatusOr<std::unique_ptr<LinearWeights>> LoadLinear(
       std::span<const WeightView> stacked, WeightFormat format) = 0;
@@ -360,16 +372,23 @@ class Backend {
 };
 
 struct BackendOptions {
-  std::string name = "cpu";  // "cpu" or "reference"
-  int threads = 0;           // 0: UsableCores() of kernels/core/cpu_count.h
+  // "cpu", "reference", "cuda", or "auto": cuda where CudaAvailability is OK.
+  std::string name = "cpu";
+  int device_index = 0;  // of cuda, as the CUDA driver counts
+  int threads = 0;       // 0: UsableCores() of kernels/core/cpu_count.h
   // scalar, avx2, avx512, avx512_bf16: exactly that level is used. auto: the
   // one preferred on this machine, the highest but for one case (Intel's
   // avx512_bf16 is slower than its avx512: PreferredSimdLevel).
   std::string simd = "auto";
 };
 
+// OK if "cuda" can serve on device `index`; else why not: kUnimplemented, the
+// build has no CUDA backend; kUnavailable, the driver or the device is missing.
+absl::Status CudaAvailability(int index);
+
 // kInvalidArgument names the option, its value and what is on offer; a level
-// that the machine lacks is an error too, never a silent fallback.
+// that the machine lacks is an error too, never a silent fallback. For cuda
+// also the errors of CudaAvailability.
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(
     const BackendOptions& options);
 

@@ -8,6 +8,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/reflection.h"
+#include "absl/strings/numbers.h"
 #include "kernels/core/status.h"
 #include "server/address.h"
 #include "server/cache_flags.h"
@@ -41,7 +42,14 @@ ABSL_FLAG(std::string,
           cache_dtype,
           "",
           "K and V: bf16 or f32; default: f32 with --dtype f32, else bf16");
-ABSL_FLAG(std::string, device, "auto", "auto or cpu (this build has no cuda)");
+ABSL_FLAG(std::string,
+          device,
+          "auto",
+          "cpu; cuda or cuda:N, a GPU; auto: cuda where there is one");
+ABSL_FLAG(double,
+          gpu_memory_share,
+          0.9,
+          "of a GPU's memory, for weights, workspaces and the KV pool: (0, 1]");
 ABSL_FLAG(int32_t,
           threads,
           0,
@@ -50,10 +58,12 @@ ABSL_FLAG(std::string,
           simd,
           "auto",
           "highest instruction set: auto, avx512_bf16, avx512, avx2, scalar");
-ABSL_FLAG(std::string,
-          kv_pool_bytes,
-          "0",
-          "size of the KV pool, e.g. 4GiB; 0: a quarter of free memory");
+ABSL_FLAG(
+    std::string,
+    kv_pool_bytes,
+    "0",
+    "size of the KV pool, e.g. 4GiB; 0: a quarter of free memory, or what "
+    "gpu_memory_share leaves");
 ABSL_FLAG(int32_t, max_batch, 64, "sequences that decode at once");
 ABSL_FLAG(int32_t, max_queue_requests, 1024, "requests that may wait");
 ABSL_FLAG(int64_t, max_queue_tokens, 1048576, "prompt tokens that may wait");
@@ -117,7 +127,8 @@ const std::vector<Group>& Groups() {
       {"Model",
        {"model", "load_format", "model_config", "served_model_name", "dtype",
         "cache_dtype"}},
-      {"Machine", {"device", "threads", "simd", "kv_pool_bytes"}},
+      {"Machine",
+       {"device", "gpu_memory_share", "threads", "simd", "kv_pool_bytes"}},
       {"Scheduling",
        {"max_batch", "max_queue_requests", "max_queue_tokens", "max_skips",
         "prefill_workspace_tokens", "prefill_slice_tokens",
@@ -262,6 +273,27 @@ absl::Status FillModel(engine::EngineOptions& engine) {
   return absl::OkStatus();
 }
 
+// "cuda:1" is device 1.
+absl::Status FillDevice(engine::EngineOptions& engine) {
+  constexpr int kMaxIndex = 1023;
+  const std::string device = absl::GetFlag(FLAGS_device);
+  const size_t colon = device.find(':');
+  const bool has_index = colon != device.npos;
+  engine.backend.name = device.substr(0, colon);
+  int& index = engine.backend.device_index;
+  if ((engine.backend.name != "auto" && engine.backend.name != "cpu" &&
+       engine.backend.name != "cuda") ||
+      (has_index && (engine.backend.name != "cuda" ||
+                     !absl::SimpleAtoi(device.substr(colon + 1), &index) ||
+                     index < 0 || index > kMaxIndex))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--device: \"", device,
+        "\", want auto, cpu, cuda, or cuda:N with N from 0 to ", kMaxIndex));
+  }
+  engine.gpu_memory_share = absl::GetFlag(FLAGS_gpu_memory_share);
+  return absl::OkStatus();
+}
+
 absl::Status FillEngine(engine::EngineOptions& engine) {
   KF_RETURN_IF_ERROR(FillModel(engine));
   const std::string dtype = absl::GetFlag(FLAGS_dtype);
@@ -278,14 +310,7 @@ absl::Status FillEngine(engine::EngineOptions& engine) {
       engine.cache_dtype,
       Choose<DType>("cache_dtype", cache_dtype,
                     {{"bf16", DType::kBF16}, {"f32", DType::kF32}}));
-  KF_ASSIGN_OR_RETURN(
-      engine.backend.name,
-      Choose<std::string>("device", absl::GetFlag(FLAGS_device),
-                          {{"auto", "cpu"}, {"cpu", "cpu"}, {"cuda", ""}}));
-  if (engine.backend.name.empty()) {
-    return absl::UnimplementedError(
-        "--device: \"cuda\" is not in this build, want auto or cpu");
-  }
+  KF_RETURN_IF_ERROR(FillDevice(engine));
   engine.backend.threads = absl::GetFlag(FLAGS_threads);
   KF_RETURN_IF_ERROR(
       CheckRange("threads", engine.backend.threads,

@@ -60,6 +60,14 @@ void SetChannelArguments(grpc::ServerBuilder* builder) {
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
 }
 
+// Why `--device auto` serves on the CPU, if it does.
+void SayWhyNoCuda(const BackendOptions& backend) {
+  if (backend.name != "auto") return;
+  const absl::Status cuda = CudaAvailability(backend.device_index);
+  if (cuda.ok()) return;
+  spdlog::info("device auto: the CPU, for {}", std::string(cuda.message()));
+}
+
 void WarnIfOpen(const ServerOptions& options) {
   const auto address = ParseAddress(options.grpc_address);
   if (!address.ok() || !address->beyond_loopback()) return;
@@ -207,6 +215,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
       "listening: gRPC port {}, HTTP port {}; loading {}", impl.grpc_port,
       server->http_port(),
       random ? options.engine.model_config : options.engine.model_path);
+  SayWhyNoCuda(options.engine.backend);
   if (random) spdlog::warn("random weights: answers mean nothing");
   impl.loader = std::thread(
       [&impl, factory = std::move(factory), loaded = std::move(loaded)] {
@@ -217,7 +226,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
           status = *impl.load_status;
         }
         if (status.ok()) {
-          spdlog::info("serving {}", impl.options.served_model_name);
+          spdlog::info("serving {} on {}", impl.options.served_model_name,
+                       impl.engine->backend_description());
         }
         if (loaded != nullptr) loaded(status);
       });

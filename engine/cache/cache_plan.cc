@@ -141,19 +141,27 @@ absl::StatusOr<int32_t> PoolPages(const PoolSizeInput& input) {
                           static_cast<uint64_t>(input.layers) *
                           static_cast<uint64_t>(input.max_batch);
   const bool chosen = input.requested_bytes == 0;
-  const uint64_t bytes =
-      chosen ? input.available_bytes / 4 : input.requested_bytes;
+  const uint64_t bytes = chosen ? input.chosen_bytes : input.requested_bytes;
   uint64_t pages = bytes / input.page_bytes;
   if (chosen) pages = std::min(pages, useful);
   pages = std::min<uint64_t>(pages, std::numeric_limits<int32_t>::max());
   if (pages < static_cast<uint64_t>(input.layers)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "kv_pool_bytes: ", bytes, chosen ? " (a quarter of free memory)" : "",
+        "kv_pool_bytes: ", bytes, chosen ? " (what there is room for)" : "",
         ", want at least ",
         input.page_bytes * static_cast<size_t>(input.layers), " (one page of ",
         kPageTokens, " tokens in each of ", input.layers, " layers)"));
   }
   return static_cast<int32_t>(pages);
+}
+
+uint64_t RoomForPool(const std::optional<DeviceMemory>& device,
+                     double device_share) {
+  if (!device.has_value()) return AvailableMemoryBytes() / 4;
+  const auto share =
+      static_cast<uint64_t>(device_share * static_cast<double>(device->total));
+  const uint64_t taken = device->total - device->free;
+  return share > taken ? share - taken : 0;
 }
 
 uint64_t AvailableMemoryBytes() {

@@ -62,17 +62,23 @@ absl::Status CheckFitsWorkspace(const RequestSizes& sizes,
 
 struct PoolSizeInput {
   uint64_t requested_bytes = 0;  // --kv_pool_bytes; 0: choose
-  uint64_t available_bytes = 0;  // of memory, read where requested is 0
+  uint64_t chosen_bytes = 0;     // what there is room for, where it is 0
   size_t page_bytes = 0;
   int32_t layers = 0;
   int32_t context_tokens = 0;
   int32_t max_batch = 0;
 };
 
-// Pages of the pool. Chosen: a quarter of the available memory, and no more
-// than max_batch whole contexts can fill. kInvalidArgument names kv_pool_bytes
-// if not even one page a layer comes out of it.
+// Pages of the pool. Chosen: no more than max_batch whole contexts can fill.
+// kInvalidArgument names kv_pool_bytes if not even one page a layer comes out
+// of it.
 absl::StatusOr<int32_t> PoolPages(const PoolSizeInput& input);
+
+// What a pool may take of what is left by now: of a device's own memory, what
+// `device_share` (0 to 1) of it leaves beside what is taken; else a quarter of
+// AvailableMemoryBytes.
+uint64_t RoomForPool(const std::optional<DeviceMemory>& device,
+                     double device_share);
 
 // Bytes that this process may still take: MemAvailable, and what the control
 // group (v2 or v1) leaves; 0 if the system does not say.

@@ -1,7 +1,6 @@
 #include "tests/kernels/attention_rig.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "gtest/gtest.h"
@@ -54,9 +53,31 @@ float& ScoreOf(const Backend& backend,
 std::unique_ptr<Buffer> NanBuffer(Backend& backend, size_t bytes) {
   auto buffer = backend.Allocate(bytes, "test memory");
   KF_CHECK(buffer.ok());
-  std::memset((*buffer)->data(), 0xFF, bytes);
+  const std::vector<std::byte> nan(bytes, std::byte{0xFF});
+  KF_CHECK(backend.Upload((*buffer)->data(), nan).ok());
   return *std::move(buffer);
 }
+
+namespace {
+
+std::unique_ptr<Buffer> Uploaded(Backend& backend,
+                                 std::span<const float> values) {
+  const auto bytes = std::as_bytes(values);
+  auto buffer = backend.Allocate(bytes.size(), "test memory");
+  KF_CHECK(buffer.ok());
+  KF_CHECK(backend.Upload((*buffer)->data(), bytes).ok());
+  return *std::move(buffer);
+}
+
+std::vector<float> Downloaded(Backend& backend, Buffer& buffer) {
+  std::vector<float> values(buffer.bytes() / sizeof(float));
+  KF_CHECK(
+      backend.Download(std::as_writable_bytes(std::span(values)), buffer.data())
+          .ok());
+  return values;
+}
+
+}  // namespace
 
 SequenceOptions SmallOptions(int32_t prompt, int32_t budget, int32_t recent) {
   SequenceOptions o;
@@ -136,10 +157,9 @@ void Sequence::Prefill(std::span<Sequence* const> batch, int32_t rows) {
   }
   Backend& backend = BackendOf(batch);
   const auto width = static_cast<size_t>(shape.out_dim());
-  auto input = NanBuffer(backend, qkv.size() * sizeof(float));
+  auto input = Uploaded(backend, qkv);
   auto output = NanBuffer(
       backend, static_cast<size_t>(batch_row) * width * sizeof(float));
-  std::memcpy(input->data(), qkv.data(), qkv.size() * sizeof(float));
   const absl::Status status =
       backend.PromptAttention({.shape = shape,
                                .layer = batch.front()->options_.layer,
@@ -147,9 +167,10 @@ void Sequence::Prefill(std::span<Sequence* const> batch, int32_t rows) {
                                .out = output->as<float>(),
                                .items = items});
   KF_CHECK(status.ok());
+  const std::vector<float> out = Downloaded(backend, *output);
   for (size_t i = 0; i < batch.size(); ++i) {
     const float* from =
-        output->as<float>() + static_cast<size_t>(items[i].batch_row) * width;
+        out.data() + static_cast<size_t>(items[i].batch_row) * width;
     std::vector<float>& all = batch[i]->trace_.prompt_out;
     all.insert(all.end(), from,
                from + static_cast<size_t>(items[i].rows) * width);
@@ -268,9 +289,8 @@ void Sequence::Attend(std::span<Sequence* const> batch, int32_t tokens) {
   }
   Backend& backend = BackendOf(batch);
   const auto width = static_cast<size_t>(shape.out_dim());
-  auto input = NanBuffer(backend, qkv.size() * sizeof(float));
+  auto input = Uploaded(backend, qkv);
   auto output = NanBuffer(backend, items.size() * width * sizeof(float));
-  std::memcpy(input->data(), qkv.data(), qkv.size() * sizeof(float));
   const absl::Status status =
       backend.DecodeAttention({.shape = shape,
                                .layer = batch.front()->options_.layer,
@@ -278,7 +298,8 @@ void Sequence::Attend(std::span<Sequence* const> batch, int32_t tokens) {
                                .out = output->as<float>(),
                                .items = items});
   KF_CHECK(status.ok());
-  const float* from = output->as<float>();
+  const std::vector<float> out = Downloaded(backend, *output);
+  const float* from = out.data();
   for (Sequence* s : batch) {
     for (int32_t i = 0; i < tokens; ++i, from += width) {
       s->trace_.step_out.emplace_back(from, from + width);

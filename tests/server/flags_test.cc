@@ -53,6 +53,17 @@ TEST(Flags, CacheDtypeFollowsDtype) {
   EXPECT_EQ(mixed->options.engine.cache_dtype, DType::kBF16);
 }
 
+TEST(Flags, ADeviceHasAnIndex) {
+  const auto other = Parse({"--model=m.gguf", "--device=cuda:2"});
+  ASSERT_THAT(other, IsOk());
+  EXPECT_EQ(other->options.engine.backend.name, "cuda");
+  EXPECT_EQ(other->options.engine.backend.device_index, 2);
+  const auto none = Parse({"--model=m.gguf"});
+  ASSERT_THAT(none, IsOk());
+  EXPECT_EQ(none->options.engine.backend.name, "auto");
+  EXPECT_EQ(none->options.engine.backend.device_index, 0);
+}
+
 TEST(Flags, ADummyModelHasAShapeAndNoFile) {
   const auto dummy = Parse({"--load_format=dummy", "--model_config=llama-8b"});
   ASSERT_THAT(dummy, IsOk());
@@ -259,7 +270,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"Dtype",
                 {"--dtype=f16"},
                 "--dtype: \"f16\", want auto, bf16, f32, q4, q8"},
-        BadCase{"Cuda", {"--device=cuda"}, "--device: \"cuda\" is not in"},
+        BadCase{"Device", {"--device=gpu"}, "--device: \"gpu\", want auto"},
+        BadCase{"DeviceIndex", {"--device=cuda:x"}, "\"cuda:x\", want auto"},
+        BadCase{"CpuIndex", {"--device=cpu:0"}, "--device: \"cpu:0\", want"},
+        BadCase{"GpuShare", {"--gpu_memory_share=0"}, "--gpu_memory_share: 0"},
         BadCase{"Simd", {"--simd=sse"}, "--simd: \"sse\""},
         BadCase{"Threads", {"--threads=-2"}, "--threads: -2"},
         BadCase{"Pool", {"--kv_pool_bytes=4GB"}, "--kv_pool_bytes: \"4GB\""},

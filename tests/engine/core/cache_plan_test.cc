@@ -138,9 +138,9 @@ TEST(CheckFitsTest, WorkspaceNamesBothNumbers) {
                                "100"));
 }
 
-PoolSizeInput PoolInput(uint64_t requested, uint64_t available) {
+PoolSizeInput PoolInput(uint64_t requested, uint64_t chosen) {
   return {.requested_bytes = requested,
-          .available_bytes = available,
+          .chosen_bytes = chosen,
           .page_bytes = 1024,
           .layers = 4,
           .context_tokens = 511,
@@ -152,8 +152,8 @@ TEST(PoolPagesTest, RequestedIsTakenAsGiven) {
   EXPECT_EQ(*PoolPages(PoolInput(uint64_t{1} << 30, 0)), 1 << 20);
 }
 
-TEST(PoolPagesTest, ChosenIsAQuarterUpToWhatABatchCanFill) {
-  EXPECT_EQ(*PoolPages(PoolInput(0, 400 * 1024)), 100);
+TEST(PoolPagesTest, ChosenIsTakenUpToWhatABatchCanFill) {
+  EXPECT_EQ(*PoolPages(PoolInput(0, 100 * 1024)), 100);
   // (511 + 1) tokens are 32 pages, times 4 layers and 8 requests.
   EXPECT_EQ(*PoolPages(PoolInput(0, uint64_t{1} << 40)), 1024);
 }
@@ -164,6 +164,19 @@ TEST(PoolPagesTest, LessThanAPageALayerIsRefused) {
                        "kv_pool_bytes: 4095, want at least 4096"));
   EXPECT_THAT(PoolPages(PoolInput(0, 0)),
               StatusIs(absl::StatusCode::kInvalidArgument, "kv_pool_bytes"));
+}
+
+TEST(RoomForPoolTest, OfADeviceIsWhatItsShareLeaves) {
+  const DeviceMemory device = {.total = 1000, .free = 700};
+  EXPECT_EQ(RoomForPool(device, 0.9), 600U);
+  EXPECT_EQ(RoomForPool(device, 1.0), 700U);
+  EXPECT_EQ(RoomForPool(device, 0.25), 0U);
+}
+
+TEST(RoomForPoolTest, OfAHostIsAQuarter) {
+  const auto quarter = static_cast<double>(AvailableMemoryBytes()) / 4.0;
+  EXPECT_NEAR(static_cast<double>(RoomForPool(std::nullopt, 0.9)) / quarter,
+              1.0, 0.5);
 }
 
 TEST(AvailableMemoryTest, IsKnownHere) {

@@ -1,0 +1,84 @@
+#include "kernels/cuda/staging.h"
+
+#include <algorithm>
+
+namespace kf::cuda {
+namespace {
+
+// The first size of a slot: a decode step of a large batch fits.
+constexpr size_t kFirstBytes = size_t{64} << 10;
+
+}  // namespace
+
+Staging::~Staging() {
+  for (Slot& slot : slots_) {
+    if (slot.copied != nullptr) cudaEventDestroy(slot.copied);
+  }
+}
+
+absl::Status Staging::Grow(Slot& slot, size_t bytes) {
+  const size_t size = std::max(kFirstBytes, PartBytes(bytes * 3 / 2));
+  // Launches that read the old memory are in the stream.
+  KF_RETURN_IF_ERROR(device_.Wait());
+  KF_ASSIGN_OR_RETURN(slot.host,
+                      PinnedBuffer::Allocate(device_, size, "descriptors"));
+  KF_ASSIGN_OR_RETURN(slot.device,
+                      DeviceBuffer::Allocate(device_, size, "descriptors"));
+  return absl::OkStatus();
+}
+
+absl::Status Staging::Begin(size_t bytes) {
+  current_ = (current_ + 1) % slots_.size();
+  used_ = 0;
+  Slot& slot = slots_[current_];
+  if (slot.copied == nullptr) {
+    KF_RETURN_IF_ERROR(
+        ToStatus(cudaEventCreateWithFlags(&slot.copied, cudaEventDisableTiming),
+                 "cudaEventCreateWithFlags"));
+  }
+  if (slot.in_flight) {
+    KF_RETURN_IF_ERROR(
+        ToStatus(cudaEventSynchronize(slot.copied), "cudaEventSynchronize"));
+    slot.in_flight = false;
+  }
+  if (slot.host == nullptr || slot.host->bytes() < bytes)
+    return Grow(slot, bytes);
+  return absl::OkStatus();
+}
+
+std::byte* Staging::AddBytes(std::span<const std::byte> bytes) {
+  Slot& slot = slots_[current_];
+  KF_CHECK(used_ + PartBytes(bytes.size()) <= slot.host->bytes());
+  if (!bytes.empty()) {
+    std::memcpy(slot.host->data() + used_, bytes.data(), bytes.size());
+  }
+  std::byte* const there = slot.device->data() + used_;
+  used_ += PartBytes(bytes.size());
+  return there;
+}
+
+absl::Status Staging::Send() {
+  Slot& slot = slots_[current_];
+  if (used_ == 0) return absl::OkStatus();
+  KF_RETURN_IF_ERROR(
+      ToStatus(cudaMemcpyAsync(slot.device->data(), slot.host->data(), used_,
+                               cudaMemcpyHostToDevice, device_.stream()),
+               "cudaMemcpyAsync of descriptors"));
+  KF_RETURN_IF_ERROR(ToStatus(cudaEventRecord(slot.copied, device_.stream()),
+                              "cudaEventRecord"));
+  slot.in_flight = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<unsigned char*> Workspace::Get(size_t bytes) {
+  if (buffer_ == nullptr || buffer_->bytes() < bytes) {
+    // Launches that use the old memory are in the stream.
+    KF_RETURN_IF_ERROR(device_.Wait());
+    buffer_.reset();  // before, so that both need not fit
+    KF_ASSIGN_OR_RETURN(buffer_, DeviceBuffer::Allocate(
+                                     device_, PartBytes(bytes), "workspace"));
+  }
+  return reinterpret_cast<unsigned char*>(buffer_->data());
+}
+
+}  // namespace kf::cuda

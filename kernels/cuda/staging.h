@@ -1,0 +1,79 @@
+// The descriptors of one call, put together in pinned memory and copied to the
+// device in one go; and working memory that grows to what calls need.
+//
+// Thread-compatible: the engine thread's.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/core/status.h"
+#include "kernels/cuda/device.h"
+
+namespace kf::cuda {
+
+// Parts of device memory start at multiples of it.
+inline constexpr size_t kPartBytes = 256;
+constexpr size_t PartBytes(size_t bytes) {
+  return (bytes + kPartBytes - 1) / kPartBytes * kPartBytes;
+}
+
+// Begin, Add each part, Send; then launch. The host goes on while the device
+// works: a few slots are filled in turn, and Begin waits only where the copy of
+// the call that had its slot before is not over.
+class Staging {
+ public:
+  explicit Staging(const Device& device) : device_(device) {}
+  ~Staging();
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  // `bytes`: at least the sum of PartBytes of what will be added.
+  absl::Status Begin(size_t bytes);
+
+  // Copies `values` in; returns where they will be on the device. T is plain.
+  template <typename T>
+  T* Add(std::span<const T> values) {
+    return reinterpret_cast<T*>(
+        AddBytes({reinterpret_cast<const std::byte*>(values.data()),
+                  values.size_bytes()}));
+  }
+
+  absl::Status Send();
+
+ private:
+  struct Slot {
+    std::unique_ptr<PinnedBuffer> host;
+    std::unique_ptr<DeviceBuffer> device;
+    cudaEvent_t copied = nullptr;
+    bool in_flight = false;
+  };
+
+  std::byte* AddBytes(std::span<const std::byte> bytes);
+  absl::Status Grow(Slot& slot, size_t bytes);
+
+  const Device& device_;
+  std::array<Slot, 8> slots_;
+  size_t current_ = 0;
+  size_t used_ = 0;
+};
+
+// Contents live until the next call that asks.
+class Workspace {
+ public:
+  explicit Workspace(const Device& device) : device_(device) {}
+
+  // Device memory, 256-byte aligned.
+  absl::StatusOr<unsigned char*> Get(size_t bytes);
+
+ private:
+  const Device& device_;
+  std::unique_ptr<DeviceBuffer> buffer_;
+};
+
+}  // namespace kf::cuda
