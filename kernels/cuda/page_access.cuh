@@ -42,8 +42,8 @@ __device__ HeadBlock<T, kDim>* BlockAt(const PageList& list,
                                        int32_t head,
                                        int32_t page) {
   const int32_t* pages = gpu::in_device_memory(list.pages);
-  auto* blocks = reinterpret_cast<HeadBlock<T, kDim>*>(
-      gpu::in_device_memory(list.base));
+  auto* blocks =
+      reinterpret_cast<HeadBlock<T, kDim>*>(gpu::in_device_memory(list.base));
   return blocks + int64_t{pages[page]} * kv_heads + head;
 }
 
