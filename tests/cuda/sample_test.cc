@@ -44,6 +44,7 @@ class Batch {
   explicit Batch(const std::vector<RowCase>& rows) {
     const auto vocabulary = static_cast<int32_t>(rows[0].logits.size());
     std::vector<SampleItem> items;
+    items.reserve(rows.size());
     for (const RowCase& row : rows) items.push_back(MakeItem(row));
     gpu::DeviceArray<SampleItem> device_items(items);
     gpu::DeviceArray<SampledToken> out(items.size());
