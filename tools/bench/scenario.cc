@@ -40,7 +40,9 @@ std::string ShapeText(const PlannedRequest& request) {
 
 std::vector<std::string> ServerFlags(const ScenarioOptions& options,
                                      std::vector<std::string> flags) {
-  flags.insert(flags.begin(), "--model=" + options.model);
+  if (!options.model.empty()) {
+    flags.insert(flags.begin(), "--model=" + options.model);
+  }
   flags.insert(flags.end(), options.server_flags.begin(),
                options.server_flags.end());
   return flags;

@@ -16,7 +16,7 @@ namespace kf::tools {
 
 struct ScenarioOptions {
   std::string server_binary;
-  std::string model;
+  std::string model;  // empty: server_flags say what is served
   std::vector<std::string> server_flags;  // after the scenario's own
   // budget: the pools, in whole requests of FULL; requests for a steady state,
   // and to be answered from the first to the last. No tokens: leave it out.

@@ -1,5 +1,6 @@
 #include "tools/bench/scenario_flags.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 
@@ -93,7 +94,11 @@ absl::StatusOr<PlannedRequest> ParseShape(const std::string& text) {
 }
 
 absl::Status ScenarioFlags::Resolve() {
-  if (options_.model.empty()) {
+  // A server of random weights has no file.
+  const bool has_file = std::none_of(
+      options_.server_flags.begin(), options_.server_flags.end(),
+      [](const std::string& flag) { return flag == "--load_format=dummy"; });
+  if (has_file && options_.model.empty()) {
     return absl::InvalidArgumentError("--model: want the server's model file");
   }
   if (options_.server_binary.empty()) {
