@@ -26,6 +26,7 @@ using kf::testing::NearRef;
 using kf::testing::Sequence;
 using kf::testing::SequenceOptions;
 
+// NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): read as a table
 struct Case {
   const char* name;
   int32_t prompt;
