@@ -29,12 +29,26 @@ int64_t NextPages(const SchedulerEntry& entry, int64_t room) {
 
 }  // namespace
 
+int64_t Scheduler::Need(const Waiting& waiting) {
+  return PagesNow(waiting.entry, waiting.fed) +
+         NextPages(waiting.entry, RoomToStep(waiting.entry, waiting.fed));
+}
+
+void Scheduler::Enqueue(const QueueKey& key, const Waiting& waiting) {
+  queue_.emplace(key, waiting);
+  needs_.insert(Need(waiting));
+}
+
+void Scheduler::Forget(const Waiting& waiting) {
+  needs_.erase(needs_.find(Need(waiting)));
+}
+
 void Scheduler::Add(const SchedulerEntry& entry) {
   KF_CHECK(entry.rows >= 1 && entry.rows <= limits_.max_batch);
   KF_CHECK(entry.cache_pages <= limits_.pool_pages);
   KF_CHECK(entry.prompt_tokens <= limits_.workspace_tokens);
-  queue_.emplace(QueueKey{-int64_t{entry.priority}, arrivals_++},
-                 Waiting{.entry = entry});
+  Enqueue(QueueKey{-int64_t{entry.priority}, arrivals_++},
+          Waiting{.entry = entry});
   ExpectExpiry(entry);
 }
 
@@ -116,6 +130,7 @@ void Scheduler::DropEnded(TimePoint now, StepPlan& plan) {
     const auto reason = WhyDrop(entry, now);
     if (reason) {
       plan.drops.push_back({entry.id, *reason});
+      Forget(item.second);
     } else {
       ExpectExpiry(entry);
     }
@@ -184,16 +199,14 @@ void Scheduler::Preempt(std::vector<Running>::iterator victim, StepPlan& plan) {
   Waiting waiting{.entry = victim->entry, .fed = victim->fed};
   // The prompt's logits have been read.
   if (!InPrompt(*victim)) waiting.entry.logit_row_cost = 0;
-  queue_.emplace(victim->key, waiting);
+  Enqueue(victim->key, waiting);
   running_.erase(victim);
 }
 
 bool Scheduler::Fits(const Waiting& waiting, int64_t reserve) const {
   const SchedulerEntry& entry = waiting.entry;
-  const int64_t pages = PagesNow(entry, waiting.fed) +
-                        NextPages(entry, RoomToStep(entry, waiting.fed));
   return rows_used_ + entry.rows <= limits_.max_batch &&
-         pages_used_ + pages + reserve <= limits_.pool_pages &&
+         pages_used_ + Need(waiting) + reserve <= limits_.pool_pages &&
          workspace_used_ + entry.prompt_tokens <= limits_.workspace_tokens;
 }
 
@@ -206,7 +219,9 @@ void Scheduler::Start(const QueueKey& key,
   pages_used_ += pages;
   workspace_used_ += entry.prompt_tokens;
   plan.admit.push_back(entry.id);
-  running_.push_back({.key = key,
+  running_.push_back({.key = key.second < kFirstArrival
+                                 ? key
+                                 : QueueKey{key.first, admissions_++},
                       .entry = entry,
                       .pages = pages,
                       .room = RoomToStep(entry, waiting.fed),
@@ -224,7 +239,7 @@ void Scheduler::Admit(StepPlan& plan) {
   for (auto next = queue_.begin(); next != queue_.end();) {
     // Nobody fits: spares the way through a long queue.
     if (rows_used_ == limits_.max_batch) return;
-    if (pages_used_ + reserve >= limits_.pool_pages) return;
+    if (pages_used_ + reserve + *needs_.begin() > limits_.pool_pages) return;
     Waiting& waiting = next->second;
     if (!Fits(waiting, reserve)) {
       if (waiting.skips >= limits_.max_skips) return;
@@ -233,6 +248,7 @@ void Scheduler::Admit(StepPlan& plan) {
       continue;
     }
     Start(next->first, waiting, plan);
+    Forget(waiting);
     reserve += NextPages(waiting.entry, running_.back().room);
     next = queue_.erase(next);
     for (Waiting* before : passed) ++before->skips;

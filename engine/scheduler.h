@@ -13,10 +13,11 @@
 // Most requests have all their pages from admission on. One that grows has
 // those of its prompt, and takes more as its tokens come. When there are none,
 // the growing request of the lowest priority, and among these the latest to
-// arrive, is preempted: it gives back all, and waits in its old place in the
-// queue. Admitted again, it is replayed: its prompt, then the tokens it had
-// fed, up to where it was. The first of the growing ones is never preempted for
-// another, so each of them ends in time.
+// have been admitted first, is preempted: it gives back all, and waits before
+// those of its priority that have never run, since a client is in the middle of
+// its answer. Admitted again, it is replayed: its prompt, then the tokens it
+// had fed, up to where it was. The first of the growing ones is never preempted
+// for another, so each of them ends in time.
 //
 // Thread-compatible.
 #pragma once
@@ -24,6 +25,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -119,8 +121,10 @@ class Scheduler {
   int32_t running() const { return static_cast<int32_t>(running_.size()); }
 
  private:
-  // Higher priority first, then order of arrival.
+  // Higher priority first; then those that have run, in the order of their
+  // first admission; then the others, in order of arrival.
   using QueueKey = std::pair<int64_t, uint64_t>;
+  static constexpr uint64_t kFirstArrival = uint64_t{1} << 63;
   struct Waiting {
     SchedulerEntry entry;
     int32_t fed = 0;    // by decode steps, before it was preempted
@@ -143,6 +147,9 @@ class Scheduler {
   bool GrowOne(RequestId id, StepPlan& plan);
   void Preempt(std::vector<Running>::iterator victim, StepPlan& plan);
   void Admit(StepPlan& plan);
+  void Enqueue(const QueueKey& key, const Waiting& waiting);
+  void Forget(const Waiting& waiting);
+  static int64_t Need(const Waiting& waiting);
   bool Fits(const Waiting& waiting, int64_t reserve) const;
   void Start(const QueueKey& key, const Waiting& waiting, StepPlan& plan);
   void PlanPrefill(StepPlan& plan);
@@ -163,11 +170,15 @@ class Scheduler {
 
   const SchedulerLimits limits_;
   std::map<QueueKey, Waiting> queue_;
+  // Pages that each of them must find: a step must not ask all that wait when
+  // there is room for none.
+  std::multiset<int64_t> needs_;
   std::vector<Running> running_;  // in order of admission
   std::unordered_set<RequestId> cancelled_;
   // No deadline or time limit is earlier: until then, nobody is asked.
   TimePoint next_expiry_ = TimePoint::max();
-  uint64_t arrivals_ = 0;
+  uint64_t arrivals_ = kFirstArrival;
+  uint64_t admissions_ = 0;  // first ones
   int64_t rows_used_ = 0;
   int64_t pages_used_ = 0;
   int64_t workspace_used_ = 0;
