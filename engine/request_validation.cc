@@ -190,14 +190,7 @@ absl::StatusOr<RequestSizes> ValidateRequest(const Request& request,
   sizes.max_new_tokens = static_cast<int32_t>(std::min(wanted, room));
   sizes.cut_by_context = wanted > room;
   KF_RETURN_IF_ERROR(FixCacheSizes(request, limits.layers, sizes));
-  sizes.sequences = CountSequences(request);
-  // Where nothing is evicted, nobody writes to the prompt's pages again.
-  const CachePolicy policy = request.cache.policy;
-  const bool keeps_all =
-      policy == CachePolicy::kFull || policy == CachePolicy::kQuest;
-  sizes.shares_prompt = sizes.sequences > 1 && keeps_all;
-  // A beam search would have to be searched again: it has its room reserved.
-  sizes.grows = keeps_all && !request.beam.has_value();
+  FixSequences(request, sizes);
   return sizes;
 }
 

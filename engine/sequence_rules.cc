@@ -89,4 +89,15 @@ int32_t CountSequences(const Request& request) {
       std::min<uint32_t>(count, std::numeric_limits<int32_t>::max()));
 }
 
+void FixSequences(const Request& request, RequestSizes& sizes) {
+  sizes.sequences = CountSequences(request);
+  // Where nothing is evicted, nobody writes to the prompt's pages again.
+  const CachePolicy policy = request.cache.policy;
+  const bool keeps_all =
+      policy == CachePolicy::kFull || policy == CachePolicy::kQuest;
+  sizes.shares_prompt = sizes.sequences > 1 && keeps_all;
+  // A beam search would have to be searched again: it has its room reserved.
+  sizes.grows = keeps_all && !request.beam.has_value();
+}
+
 }  // namespace kf::engine

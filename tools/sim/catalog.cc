@@ -23,7 +23,7 @@ const std::vector<DeviceSpec>& BuiltInDevices() {
        .tensor_flops_16 = 989.5e12,
        .tensor_flops_8 = 1979e12,
        .vector_flops = 67e12,
-       .efficiency = 0.529},
+       .efficiency = 0.566},
   };
   return devices;
 }
@@ -58,7 +58,19 @@ const std::vector<ModelSpec>& BuiltInModels() {
                               .vocabulary = 50432,
                               .context_tokens = 65536,
                               .tied_output = true};
-    return std::vector<ModelSpec>{mpt_7b, llama_8b, llama_8b_fp8};
+    // config.json of HuggingFaceTB/SmolLM2-135M-Instruct, the default model.
+    const ModelSpec smollm2_135m = {.name = "smollm2-135m",
+                                    .layers = 30,
+                                    .hidden = 576,
+                                    .ffn = 1536,
+                                    .ffn_matrices = 3,
+                                    .query_heads = 9,
+                                    .kv_heads = 3,
+                                    .head_dim = 64,
+                                    .vocabulary = 49152,
+                                    .context_tokens = 8192,
+                                    .tied_output = true};
+    return std::vector<ModelSpec>{mpt_7b, llama_8b, llama_8b_fp8, smollm2_135m};
   }();
   return models;
 }

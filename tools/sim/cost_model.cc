@@ -19,15 +19,23 @@ constexpr double kSoftmaxOps = 8.0;
 // (about 4 each), and the sums of the row and of the column.
 constexpr double kScoreOps = 32.0;
 
+// Keys that the rows [first, end) of a prompt see.
+int64_t CausalPairs(int64_t first, int64_t end) {
+  return end * (end + 1) / 2 - first * (first + 1) / 2;
+}
+
 }  // namespace
 
-void PromptWork::Add(int64_t first_row, int64_t prompt_rows, bool scored) {
-  const int64_t seen =
-      prompt_rows * first_row + prompt_rows * (prompt_rows + 1) / 2;
+void PromptWork::Add(int64_t first_row,
+                     int64_t prompt_rows,
+                     int64_t first_scored) {
+  const int64_t end = first_row + prompt_rows;
   rows += prompt_rows;
-  pairs += seen;
-  if (scored) scored_pairs += seen;
-  held_tokens += first_row + prompt_rows;
+  pairs += CausalPairs(first_row, end);
+  if (first_scored < end) {
+    scored_pairs += CausalPairs(std::max(first_row, first_scored), end);
+  }
+  held_tokens += end;
 }
 
 CostModel::CostModel(const DeviceSpec& device, const ModelSpec& model)
@@ -55,21 +63,31 @@ double CostModel::workspace_bytes() const {
   return token_bytes_ + 4.0 * model_.hidden;
 }
 
-// A row of the embedding is read for each token: nothing beside a layer.
 Work CostModel::Decode(const DecodeWork& work) const {
+  return Feed(work, output_parameters_);
+}
+
+Work CostModel::Replay(const DecodeWork& work) const {
+  return Feed(work, /*output_parameters=*/0.0);
+}
+
+// A row of the embedding is read for each token: nothing beside a layer.
+Work CostModel::Feed(const DecodeWork& work, double output_parameters) const {
   const double parameters =
-      model_.layers * layer_parameters_ + output_parameters_;
+      model_.layers * layer_parameters_ + output_parameters;
   const auto rows = static_cast<double>(work.rows);
   const auto read = static_cast<double>(work.read_tokens);
+  const auto attended = static_cast<double>(work.attended_tokens);
   const auto scored = static_cast<double>(work.scored_tokens);
   const double query_width =
       static_cast<double>(model_.query_heads) * model_.head_dim;
-  return {.bytes = model_.weight_bytes * parameters + token_bytes_ * read +
-                   token_bytes_ * model_.layers * rows +
-                   kScoreTraffic * model_.kv_heads * scored,
-          .tensor_flops = 2.0 * parameters * rows + 4.0 * query_width * read,
-          .vector_flops =
-              model_.query_heads * (kSoftmaxOps * read + kScoreOps * scored)};
+  return {
+      .bytes = model_.weight_bytes * parameters + token_bytes_ * read +
+               token_bytes_ * model_.layers * rows +
+               kScoreTraffic * model_.kv_heads * scored,
+      .tensor_flops = 2.0 * parameters * rows + 4.0 * query_width * attended,
+      .vector_flops =
+          model_.query_heads * (kSoftmaxOps * attended + kScoreOps * scored)};
 }
 
 Work CostModel::Prompt(const PromptWork& work) const {
@@ -102,17 +120,17 @@ DecodeWork DecodeWorkOf(const engine::RequestSizes& sizes,
                         int32_t layers,
                         int32_t held) {
   const engine::CacheRules& rules = sizes.rules;
-  const int64_t full = int64_t{held} * layers;
+  int64_t read = int64_t{held} * layers;
   if (rules.read_pages > 0) {
     const int64_t chosen = int64_t{rules.read_pages} * kPageTokens;
-    const int64_t read = std::min<int64_t>(held, chosen) + held / kPageTokens;
+    const int64_t some = std::min<int64_t>(held, chosen) + held / kPageTokens;
     const int64_t whole_layers = std::min(rules.full_layers, layers);
-    return {
-        .rows = 1,
-        .read_tokens = whole_layers * held + (layers - whole_layers) * read};
+    read = whole_layers * held + (layers - whole_layers) * some;
   }
-  return {
-      .rows = 1, .read_tokens = full, .scored_tokens = rules.scored ? full : 0};
+  return {.rows = 1,
+          .read_tokens = read,
+          .attended_tokens = read,
+          .scored_tokens = rules.scored ? read : 0};
 }
 
 }  // namespace kf::sim

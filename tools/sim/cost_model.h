@@ -3,9 +3,10 @@
 // efficiency. Nothing else costs: no launch, no host, no network.
 //
 // Counts follow what the engine does (docs/architecture.md, A step): a decode
-// step reads all weights once and what each row attends to; a prompt's call
-// reads one layer's weights. Of the last layer all rows are counted, although
-// the engine takes only those with wanted logits past the attention.
+// step reads all weights once and what each row attends to, and so does a call
+// of a replay; a prompt's call reads one layer's weights. Of the last layer all
+// rows are counted, although the engine takes only those with wanted logits
+// past the attention.
 //
 // Immutable; thread-safe.
 #pragma once
@@ -23,25 +24,34 @@ struct Work {
   double vector_flops = 0.0;  // softmax and scores, in f32
 };
 
-// Of all rows of one decode step.
+// Of all rows of one decode step, or of one call of a replay. Sums over rows
+// and layers, in tokens of one layer.
 struct DecodeWork {
   int64_t rows = 0;
-  // Sums over rows and layers, in tokens of one layer: K and V that are read,
-  // and those among them whose scores are updated.
-  int64_t read_tokens = 0;
-  int64_t scored_tokens = 0;
+  int64_t read_tokens = 0;      // whose K and V come from memory
+  int64_t attended_tokens = 0;  // that a row multiplies with
+  int64_t scored_tokens = 0;    // of these, whose scores are updated
+
+  DecodeWork& operator+=(const DecodeWork& other) {
+    rows += other.rows;
+    read_tokens += other.read_tokens;
+    attended_tokens += other.attended_tokens;
+    scored_tokens += other.scored_tokens;
+    return *this;
+  }
 };
 
 // Of one call: rows through one layer.
 struct PromptWork {
   int64_t rows = 0;
   int64_t pairs = 0;         // (query row, key) under the causal mask
-  int64_t scored_pairs = 0;  // those of prompts with scores
+  int64_t scored_pairs = 0;  // those of rows that are scored
   int64_t held_tokens = 0;   // sum over prompts of keys before and in the call
   int64_t logit_rows = 0;    // rows that go on to the output matrix
 
-  // Adds rows [first_row, first_row + rows) of one prompt.
-  void Add(int64_t first_row, int64_t prompt_rows, bool scored);
+  // Adds rows [first_row, first_row + rows) of one prompt; those from
+  // first_scored on are scored.
+  void Add(int64_t first_row, int64_t prompt_rows, int64_t first_scored);
 };
 
 class CostModel {
@@ -59,12 +69,16 @@ class CostModel {
   double workspace_bytes() const;
 
   Work Decode(const DecodeWork& work) const;
+  // Rows that have been fed before, in one call: nobody wants their logits.
+  Work Replay(const DecodeWork& work) const;
   Work Prompt(const PromptWork& work) const;
   double Seconds(const Work& work) const;
 
   const ModelSpec& model() const { return model_; }
 
  private:
+  Work Feed(const DecodeWork& work, double output_parameters) const;
+
   DeviceSpec device_;
   ModelSpec model_;
   double layer_parameters_ = 0.0;
@@ -73,7 +87,7 @@ class CostModel {
 };
 
 // What a decode step of one sequence, which holds `held` tokens in each layer,
-// reads and scores, in tokens of one layer; its own token is among them. Quest
+// comes to; its own token is among them. Quest
 // reads fewer, and its pages' bounds (two vectors for each page of 16 tokens)
 // count as 1/16 of their tokens.
 DecodeWork DecodeWorkOf(const engine::RequestSizes& sizes,

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/model/decoder.h"
 #include "kernels/backend.h"
 #include "kernels/core/status.h"
 #include "tools/client_lib/exit_code.h"
@@ -56,12 +57,14 @@ struct SimFlags {
   double poll_ms = 100.0;
   MemoryOptions memory;
   uint32_t min_tokens = 256;
+  uint32_t score_queries = 256;
   int32_t beams = 1;
   double deadline_s = 0.0;
   int32_t max_batch = 512;
   int32_t slice_tokens = 2048;
   int32_t max_queue_requests = 1 << 20;
   int64_t max_queue_tokens = int64_t{1} << 40;
+  int32_t max_skips = 16;
 };
 
 // CLI::Range lets NaN through.
@@ -89,7 +92,7 @@ void AddSimFlags(CLI::App& app, SimFlags& f) {
   const CLI::Validator seconds = Between(0.0, 1e9);
   add("Machine", "--device", f.device, "a100-80gb, h200, or a .json file", any);
   add("Machine", "--model", f.model,
-      "mpt-7b, llama-8b, llama-8b-fp8, or a .json file", any);
+      "mpt-7b, llama-8b, llama-8b-fp8, smollm2-135m, or a .json file", any);
   add("Machine", "--efficiency", f.efficiency,
       "Instead of the device's; 0: the device's", Between(0.0, 1.0));
   add("Machine", "--memory_share", f.memory.memory_share,
@@ -126,6 +129,8 @@ void AddSimFlags(CLI::App& app, SimFlags& f) {
   add("Cache", "--policies", f.policies,
       "NAME or NAME:RATIO: full, window, h2o, keyformer, quest", any);
   add("Cache", "--min_tokens", f.min_tokens, "Least budget", tokens);
+  add("Cache", "--score_queries", f.score_queries,
+      "Last prompt rows that are scored; 0: all", CLI::Range(0, 1 << 24));
   add("Cache", "--beams", f.beams, "Width of every request's beam search",
       CLI::Range(1, 1024));
   add("Scheduler", "--max_batch", f.max_batch, "Sequences running at once",
@@ -138,6 +143,9 @@ void AddSimFlags(CLI::App& app, SimFlags& f) {
       "Requests waiting", CLI::Range(1, 1 << 24));
   add("Scheduler", "--max_queue_tokens", f.max_queue_tokens,
       "Their prompt tokens", CLI::PositiveNumber);
+  add("Scheduler", "--max_skips", f.max_skips,
+      "How often others may pass a request that does not fit",
+      CLI::Range(0, 1 << 20));
   app.add_option("--json", f.json, "Also write the result to this file");
 }
 
@@ -179,6 +187,7 @@ nlohmann::json ConfigOf(const SimFlags& f,
           {"efficiency", device.efficiency},
           {"pool_pages", options.replica.limits.pool_pages},
           {"max_batch", f.max_batch},
+          {"max_skips", f.max_skips},
           {"prefill_slice_tokens", f.slice_tokens},
           {"prefill_workspace_tokens", f.memory.workspace_tokens},
           {"replicas", f.replicas},
@@ -186,6 +195,7 @@ nlohmann::json ConfigOf(const SimFlags& f,
           {"concurrency", f.concurrency},
           {"beams", f.beams},
           {"min_tokens", f.min_tokens},
+          {"score_queries", f.score_queries},
           {"seed", f.seed}};
 }
 
@@ -206,7 +216,8 @@ absl::Status RunAll(const SimFlags& f) {
                              .max_batch = f.max_batch,
                              .layers = model.layers,
                              .slice_tokens = f.slice_tokens,
-                             .call_rows = f.slice_tokens},
+                             .call_rows = engine::kPromptCallRows,
+                             .max_skips = f.max_skips},
                   .max_queue_requests = f.max_queue_requests,
                   .max_queue_tokens = f.max_queue_tokens},
       .replicas = f.replicas,
@@ -215,6 +226,7 @@ absl::Status RunAll(const SimFlags& f) {
       .poll = engine::Duration(static_cast<int64_t>(f.poll_ms * 1e6)),
       .policy = {},
       .min_tokens = f.min_tokens,
+      .score_queries = f.score_queries,
       .beams = f.beams,
       .deadline_s = f.deadline_s,
       .clients = f.concurrency};

@@ -1,7 +1,7 @@
 // One simulated server: the engine's own Scheduler and QueueBound, with a cost
 // model in place of the backend and a virtual clock in place of time. A step
-// goes as EngineCore::Step does: plan, drop, admit, decode, prefill; tokens are
-// out when their part of the step has ended.
+// goes as EngineCore::Step does: plan, drop, preempt, admit, decode, prefill,
+// replay; tokens are out when their part of the step has ended.
 //
 // Thread-compatible.
 #pragma once
@@ -38,7 +38,7 @@ struct Job {
 // The fields of GetLoadResponse that a balancer may go by.
 struct LoadView {
   int32_t running = 0;
-  int32_t waiting = 0;
+  int32_t waiting = 0;  // the preempted ones included
   int64_t waiting_prompt_tokens = 0;
   double kv_usage_ratio = 0.0;  // 0 to 1
 };
@@ -68,21 +68,31 @@ class Replica {
 
   // As a client sees it: within a step, what was reported at its beginning.
   LoadView Load(engine::TimePoint now) const;
+  // Pages of the pool in use.
+  int64_t pages_used() const { return pages_used_; }
 
  private:
   struct Active {
     Job job;
     engine::CachePages pages;
-    bool admitted = false;
-    bool in_prompt = true;
+    std::optional<engine::GrowthPlan> growth;
+    bool admitted = false;   // at least once
+    bool preempted = false;  // waits to be admitted again
+    int64_t pages_held = 0;
+    int32_t fed = 0;        // by decode steps and replays: what its cache holds
     int32_t generated = 0;  // tokens of each sequence
     engine::TimePoint last_token = {};
+    // Work on its cache as it is, and the most that there has been: what lies
+    // between is to be done again. In token-layers of one sequence.
+    int64_t done = 0;
+    int64_t reached = 0;
   };
 
   Outcome Refusal(const Job& job) const;
   void Drop(const engine::StepPlan& plan,
             engine::TimePoint now,
             std::vector<Ended>& ended);
+  void Preempt(const engine::StepPlan& plan);
   void Admit(const engine::StepPlan& plan, engine::TimePoint now);
   void Decode(const engine::StepPlan& plan,
               engine::TimePoint& now,
@@ -90,6 +100,7 @@ class Replica {
   void Prefill(const engine::PrefillCall& call,
                engine::TimePoint& now,
                std::vector<Ended>& ended);
+  void Replay(const engine::StepPlan& plan, engine::TimePoint& now);
   void EndPrompt(Active& active,
                  engine::TimePoint now,
                  std::vector<Ended>& ended);
@@ -98,6 +109,12 @@ class Replica {
                  engine::TimePoint now,
                  std::vector<Ended>& ended);
   double Advance(engine::TimePoint& now, const Work& work);
+  void LeaveQueue(Active& active);
+  void HoldPages(Active& active, int64_t pages);
+  // Has room for `tokens` tokens more, if it grows.
+  void GrowBy(Active& active, int32_t tokens);
+  DecodeWork FeedNext(Active& active);
+  int64_t CountDone(Active& active, int64_t token_layers);
   double pool_use() const;
 
   const ReplicaOptions options_;
@@ -108,6 +125,8 @@ class Replica {
   std::vector<engine::RequestId> arrived_;  // since the last step
   std::unordered_map<engine::RequestId, Active> active_;
   int64_t pages_used_ = 0;
+  int32_t preempted_ = 0;         // requests that wait for their replay
+  int64_t preempted_tokens_ = 0;  // their prompts
   engine::TimePoint ready_;
   LoadView at_step_start_;
 };

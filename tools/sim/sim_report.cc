@@ -26,6 +26,7 @@ struct Rates {
                       static_cast<double>(s.decode_steps));
     mean_pool_use = Ratio(s.page_seconds, busy);
     prefill_share = Ratio(s.prefill_s, busy);
+    replay_share = Ratio(s.replay_s, busy);
   }
   double output_tokens_per_s = 0.0;
   double prompt_tokens_per_s = 0.0;
@@ -33,6 +34,7 @@ struct Rates {
   double mean_rows = 0.0;
   double mean_pool_use = 0.0;
   double prefill_share = 0.0;
+  double replay_share = 0.0;  // of prefill_share
 };
 
 json SummaryJson(const Summary& s) {
@@ -127,6 +129,9 @@ std::string RunTable(const std::vector<NamedRun>& runs) {
   table.Number("time in prefill %", 1, [](const Statistics& s) {
     return 100.0 * Rates(s).prefill_share;
   });
+  table.Number("time in replays %", 1, [](const Statistics& s) {
+    return 100.0 * Rates(s).replay_share;
+  });
   table.Durations("in the queue", [](const Statistics& s) {
     return tools::Summarize(s.queue_s);
   });
@@ -165,6 +170,9 @@ json RunJson(const NamedRun& run) {
           {"mean_pool_use", rates.mean_pool_use},
           {"max_pool_use", s.max_pool_use},
           {"prefill_share", rates.prefill_share},
+          {"prefill_token_layers", s.prefill_token_layers},
+          {"replayed_token_layers", s.replayed_token_layers},
+          {"replay_share", rates.replay_share},
           {"queue_s", SummaryJson(tools::Summarize(s.queue_s))},
           {"first_token_s", SummaryJson(tools::Summarize(s.first_token_s))},
           {"inter_token_s", SummaryJson(s.inter_token_s.Summarize())},

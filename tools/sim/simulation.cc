@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/cache/request_sizes.h"
+#include "engine/sequence_rules.h"
 #include "kernels/core/status.h"
 
 namespace kf::sim {
@@ -185,6 +186,7 @@ std::optional<RequestSizes> SizesOf(const TraceRequest& request,
   asked.cache.policy = policy.policy;
   asked.cache.ratio = policy.ratio;
   asked.cache.min_tokens = options.min_tokens;
+  asked.cache.score_queries = options.score_queries;
   if (options.beams > 1) {
     asked.beam.emplace().width = static_cast<uint32_t>(options.beams);
   }
@@ -194,10 +196,7 @@ std::optional<RequestSizes> SizesOf(const TraceRequest& request,
                                   model.context_tokens - request.prompt_tokens);
   // It refuses fields that are not set here.
   KF_CHECK(FixCacheSizes(asked, model.layers, sizes).ok());
-  sizes.sequences = options.beams;
-  sizes.shares_prompt =
-      sizes.sequences > 1 && (policy.policy == engine::CachePolicy::kFull ||
-                              policy.policy == engine::CachePolicy::kQuest);
+  FixSequences(asked, sizes);
   return sizes;
 }
 

@@ -29,10 +29,11 @@ struct SimulationOptions {
   int32_t replicas = 1;
   Balancing balancing = Balancing::kLoad;
   engine::Duration poll = std::chrono::milliseconds(100);
-  PolicySpec policy;          // of requests that name none
-  uint32_t min_tokens = 256;  // least budget
-  int32_t beams = 1;          // width of every request's beam search
-  double deadline_s = 0.0;    // after arrival; 0: none
+  PolicySpec policy;             // of requests that name none
+  uint32_t min_tokens = 256;     // least budget
+  uint32_t score_queries = 256;  // last prompt rows that are scored; 0: all
+  int32_t beams = 1;             // width of every request's beam search
+  double deadline_s = 0.0;       // after arrival; 0: none
   // > 0: so many clients, each sending its next request when its last one has
   // ended; arrival times are not read.
   int32_t clients = 0;

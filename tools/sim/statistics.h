@@ -56,9 +56,12 @@ struct Statistics {
   int64_t decode_rows = 0;  // summed over decode steps
   int64_t max_rows = 0;
   double decode_s = 0.0;
-  double prefill_s = 0.0;
-  double page_seconds = 0.0;  // share of the pool in use, times time
-  double max_pool_use = 0.0;  // 0 to 1
+  double prefill_s = 0.0;  // replays included
+  double replay_s = 0.0;   // of prefill_s: work that had been done before
+  int64_t prefill_token_layers = 0;   // rows through a layer, replays included
+  int64_t replayed_token_layers = 0;  // of these
+  double page_seconds = 0.0;          // share of the pool in use, times time
+  double max_pool_use = 0.0;          // 0 to 1
 
   int64_t count(Outcome outcome) const {
     return outcomes[static_cast<int>(outcome)];

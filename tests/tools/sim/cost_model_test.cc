@@ -26,8 +26,10 @@ TEST(CostModelTest, TiedOutputIsOneMatrix) {
 // 3 rows, of which each reads 5 tokens in both layers; 10 tokens are scored.
 TEST(CostModelTest, DecodeStepByHand) {
   const CostModel cost(TinyDevice(), TinyModel());
-  const Work work =
-      cost.Decode({.rows = 3, .read_tokens = 30, .scored_tokens = 10});
+  const Work work = cost.Decode({.rows = 3,
+                                 .read_tokens = 30,
+                                 .attended_tokens = 30,
+                                 .scored_tokens = 10});
   // Weights once without the embedding, 30 tokens read, 3 x 2 written, and 12
   // bytes of position and score for each scored token.
   EXPECT_EQ(work.bytes, 2 * (2 * 96 + 40) + 30 * 8 + 6 * 8 + 10 * 12);
@@ -36,12 +38,45 @@ TEST(CostModelTest, DecodeStepByHand) {
   EXPECT_EQ(work.vector_flops, 2 * (8 * 30 + 32 * 10));
 }
 
+// Rows that have common keys read them once, and multiply with them all.
+TEST(CostModelTest, WhatIsReadMovesAndWhatIsAttendedIsComputed) {
+  const CostModel cost(TinyDevice(), TinyModel());
+  const Work all =
+      cost.Decode({.rows = 3, .read_tokens = 30, .attended_tokens = 30});
+  const Work common =
+      cost.Decode({.rows = 3, .read_tokens = 12, .attended_tokens = 30});
+  EXPECT_EQ(common.bytes, all.bytes - 18 * 8);
+  EXPECT_EQ(common.tensor_flops, all.tensor_flops);
+  EXPECT_EQ(common.vector_flops, all.vector_flops);
+}
+
+// The same rows fed again: all but the output matrix.
+TEST(CostModelTest, AReplayWantsNoLogits) {
+  const CostModel cost(TinyDevice(), TinyModel());
+  const DecodeWork rows{.rows = 3, .read_tokens = 30, .attended_tokens = 30};
+  const Work decode = cost.Decode(rows);
+  const Work replay = cost.Replay(rows);
+  EXPECT_EQ(replay.bytes, decode.bytes - 2 * 40);
+  EXPECT_EQ(replay.tensor_flops, decode.tensor_flops - 2 * 40 * 3);
+  EXPECT_EQ(replay.vector_flops, decode.vector_flops);
+}
+
+// Only the rows from 34 on are scored.
+TEST(CostModelTest, RowsThatAreNotScoredCostNoScores) {
+  PromptWork work;
+  work.Add(32, 4, /*first_scored=*/34);
+  EXPECT_EQ(work.pairs, 33 + 34 + 35 + 36);
+  EXPECT_EQ(work.scored_pairs, 35 + 36);
+  work.Add(0, 34, /*first_scored=*/34);
+  EXPECT_EQ(work.scored_pairs, 35 + 36);
+}
+
 // Rows 32 to 35 of one prompt, 0 to 1 of another with scores.
 TEST(CostModelTest, PromptCallByHand) {
   const CostModel cost(TinyDevice(), TinyModel());
   PromptWork work;
-  work.Add(32, 4, /*scored=*/false);
-  work.Add(0, 2, /*scored=*/true);
+  work.Add(32, 4, /*first_scored=*/100);
+  work.Add(0, 2, /*first_scored=*/0);
   EXPECT_EQ(work.rows, 6);
   EXPECT_EQ(work.pairs, 33 + 34 + 35 + 36 + 1 + 2);
   EXPECT_EQ(work.scored_pairs, 3);

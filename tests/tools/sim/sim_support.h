@@ -1,6 +1,10 @@
 // A model and a device with round numbers, so that a test can compute by hand.
 #pragma once
 
+#include <string>
+#include <vector>
+
+#include "tools/sim/sim_report.h"
 #include "tools/sim/simulation.h"
 
 namespace kf::sim {
@@ -48,13 +52,51 @@ inline SimulationOptions TinyOptions() {
                             .layers = 2,
                             .slice_tokens = 128,
                             .call_rows = 128};
-  options.min_tokens = 1;
+  options.min_tokens = 1;  // the paper's, and all rows scored
+  options.score_queries = 0;
   return options;
 }
 
 inline TraceRequest Asks(double arrival_s, int32_t prompt, int32_t output) {
   return {
       .arrival_s = arrival_s, .prompt_tokens = prompt, .output_tokens = output};
+}
+
+inline constexpr PolicySpec kFull{engine::CachePolicy::kFull, 0.5};
+inline constexpr PolicySpec kHalf{engine::CachePolicy::kKeyformer, 0.5};
+
+inline CostModel TinyCost() { return {TinyDevice(), TinyModel()}; }
+inline CostModel QuickCost() { return {QuickDevice(), TinyModel()}; }
+
+inline Statistics RunWith(const PolicySpec& policy,
+                          const std::vector<TraceRequest>& trace,
+                          SimulationOptions options = TinyOptions()) {
+  options.policy = policy;
+  return Simulate(QuickCost(), options, trace);
+}
+
+inline std::string Dump(const Statistics& statistics) {
+  return RunJson({"", statistics}).dump();
+}
+
+// Time is kept in whole nanoseconds.
+inline constexpr double kTick = 1e-8;
+
+inline double PromptSeconds(int32_t rows, bool scored) {
+  PromptWork work;
+  work.Add(0, rows, scored ? 0 : rows);
+  const CostModel cost = QuickCost();
+  double seconds = cost.Seconds(cost.Prompt(work));
+  work.logit_rows = 1;  // of the last layer of two
+  return seconds + cost.Seconds(cost.Prompt(work));
+}
+
+inline double DecodeSeconds(int64_t read, int64_t scored) {
+  const CostModel cost = QuickCost();
+  return cost.Seconds(cost.Decode({.rows = 1,
+                                   .read_tokens = read,
+                                   .attended_tokens = read,
+                                   .scored_tokens = scored}));
 }
 
 }  // namespace kf::sim

@@ -20,41 +20,6 @@ using ::testing::ElementsAre;
 using testing::IsOk;
 using testing::StatusIs;
 
-constexpr PolicySpec kFull{CachePolicy::kFull, 0.5};
-constexpr PolicySpec kHalf{CachePolicy::kKeyformer, 0.5};
-
-CostModel TinyCost() { return {TinyDevice(), TinyModel()}; }
-CostModel QuickCost() { return {QuickDevice(), TinyModel()}; }
-
-Statistics RunWith(const PolicySpec& policy,
-                   const std::vector<TraceRequest>& trace,
-                   SimulationOptions options = TinyOptions()) {
-  options.policy = policy;
-  return Simulate(QuickCost(), options, trace);
-}
-
-std::string Dump(const Statistics& statistics) {
-  return RunJson({"", statistics}).dump();
-}
-
-// Time is kept in whole nanoseconds.
-constexpr double kTick = 1e-8;
-
-double PromptSeconds(int32_t rows, bool scored) {
-  PromptWork work;
-  work.Add(0, rows, scored);
-  const CostModel cost = QuickCost();
-  double seconds = cost.Seconds(cost.Prompt(work));
-  work.logit_rows = 1;  // of the last layer of two
-  return seconds + cost.Seconds(cost.Prompt(work));
-}
-
-double DecodeSeconds(int64_t read, int64_t scored) {
-  const CostModel cost = QuickCost();
-  return cost.Seconds(
-      cost.Decode({.rows = 1, .read_tokens = read, .scored_tokens = scored}));
-}
-
 // n = 16, T = 3: two decode steps, the last token is never fed.
 TEST(SimulateTest, OneFullRequestTakesWhatItsWorkTakes) {
   const Statistics s = RunWith(kFull, {Asks(2.0, 16, 3)});
@@ -82,16 +47,18 @@ TEST(SimulateTest, OneBudgetedRequestReadsItsBudget) {
   EXPECT_DOUBLE_EQ(s.max_pool_use, 1.0 / 40.0);
 }
 
-// 40 pages a layer: ceil((64 + 64 + 1) / 16) = 9 of them hold a full request,
-// ceil((32 + 1) / 16) = 3 one of half the prompt.
+// 40 pages a layer. A full request needs ceil((64 + 1) / 16) = 5 of them after
+// its prompt, and the room of one more; one of half the prompt
+// ceil((32 + 1) / 16) = 3 from its admission to its end.
 TEST(SimulateTest, TheBatchIsWhatThePagesSay) {
   const std::vector<TraceRequest> trace(40, Asks(0.0, 64, 64));
-  EXPECT_EQ(RunWith(kFull, trace).max_rows, 40 / 9);
+  EXPECT_EQ(RunWith(kFull, trace).max_rows, 40 / 6);
   EXPECT_EQ(RunWith(kHalf, trace).max_rows, 40 / 3);
 }
 
-// The paper's model and first length on its machine.
-TEST(SimulateTest, ThePapersBatchRatioIsThatOfThePages) {
+// The paper's model and first length on its machine: a full request has the
+// room of its prompt and a page more when it is admitted.
+TEST(SimulateTest, ThePapersBatchesAreThoseOfThePages) {
   const CostModel cost(*FindDevice("a100-80gb"), *FindModel("mpt-7b"));
   SimulationOptions options;
   const auto pages = PlanPool(*FindDevice("a100-80gb"), cost, {});
@@ -107,7 +74,9 @@ TEST(SimulateTest, ThePapersBatchRatioIsThatOfThePages) {
   const Statistics full = Simulate(cost, options, trace);
   options.policy = kHalf;
   const Statistics half = Simulate(cost, options, trace);
-  EXPECT_EQ(full.max_rows, *pages / (32 * 129));
+  // The first ones have grown by a page when the last ones come.
+  EXPECT_NEAR(static_cast<double>(full.max_rows),
+              static_cast<double>(*pages / (32 * 66)), 1.0);
   EXPECT_EQ(half.max_rows, *pages / (32 * 33));
 }
 
@@ -149,7 +118,7 @@ TEST(SimulateTest, EveryRequestIsAccountedForOnce) {
                               int64_t{0}),
               600);
     // The trace meets every fate.
-    EXPECT_GT(s.count(Outcome::kFinished), 50) << replicas;
+    EXPECT_GT(s.count(Outcome::kFinished), 30) << replicas;
     EXPECT_EQ(s.count(Outcome::kInvalid), 1) << replicas;
     EXPECT_GT(s.count(Outcome::kNeverFits), 0) << replicas;
     EXPECT_GT(s.count(Outcome::kQueueFull), 0) << replicas;
