@@ -138,8 +138,8 @@ absl::Status AttentionCalls::Prompt(const PromptAttentionArgs& args) {
   KF_RETURN_IF_ERROR(staging_.Send());
 
   const auto row_heads = static_cast<size_t>(rows * shape.query_heads);
-  const auto padded =
-      static_cast<size_t>(work.layout.padded_dim * work.layout.element_bytes);
+  const auto padded = static_cast<size_t>(int64_t{work.layout.padded_dim} *
+                                          work.layout.element_bytes);
   Parts parts;
   const size_t queries = parts.Take(row_heads * padded);
   const size_t score_rows =
