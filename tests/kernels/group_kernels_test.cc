@@ -40,6 +40,7 @@ TEST(GroupLinear, MixesBitsInOneStack) {
     matrices.push_back(
         RandomMatrix(types[i], outs[i], kIn, 60 + static_cast<uint32_t>(i)));
   }
+  stacked.reserve(matrices.size());
   for (const TestMatrix& m : matrices) stacked.push_back(m.view);
   const std::vector<float> x = RandomValues(kRows * kIn, 3);
   auto reference = CreateReferenceBackend();

@@ -39,6 +39,12 @@ scenario overload '^\| 3.0x .*\| 0 of [0-9]+ +\|' --seconds 1 \
 scenario memory '4 requests of 600 \+ 3000 .* 4 ran at once' \
   --large_shape 600+3000 --large_requests 4
 
+cat >"$work/peer.sh" <<'END'
+echo '{"prompt_tokens_per_second": 5, "decode_tokens_per_second": 0.01}'
+END
+scenario peers '^\| decode, 2 x 64 +\|.*\| 0 +\|' --rounds 1 \
+  --peer "slow=sh $work/peer.sh" --peer_shapes 64+40 --peer_streams 2
+
 # wrong NAME CODE PATTERN FLAGS...
 wrong() {
   local name=$1 want=$2 pattern=$3 code=0
@@ -60,5 +66,11 @@ wrong no_model_file 1 'did not start|UNAVAILABLE' --scenario memory \
   --model "$work/missing.gguf"
 wrong no_server 1 'cannot be started' --scenario memory \
   --model "$work/tiny.gguf" --server_binary "$work/nothing"
+
+wrong no_peer 1 'failed: false' --scenario peers --model "$work/tiny.gguf" \
+  --server_flag=--dtype=f32 --peer "none=false" --peer_shapes 64+4 \
+  --peer_streams 1
+wrong bad_peer 1 'want name=command' --scenario peers \
+  --model "$work/tiny.gguf" --peer nothing
 
 [ "$faults" -eq 0 ]

@@ -23,7 +23,8 @@ struct ScenarioOptions {
   std::vector<uint32_t> pools = {4, 8, 16};
   PlannedRequest steady = {.prompt_tokens = 2048, .output_tokens = 512};
   PlannedRequest whole = {.prompt_tokens = 512, .output_tokens = 1024};
-  uint32_t rounds = 2;  // of all that the budget lets run at once
+  // budget: times all that the budget lets run at once; peers: of each engine.
+  uint32_t rounds = 2;
   // stall: the streams, and the prompt that arrives among them.
   uint32_t streams = 8;
   PlannedRequest stream = {.prompt_tokens = 512, .output_tokens = 4096};
@@ -36,6 +37,10 @@ struct ScenarioOptions {
   // memory
   PlannedRequest large = {.prompt_tokens = 4096, .output_tokens = 512};
   uint32_t large_requests = 16;
+  // peers: other engines, as name=command; all of the shapes x the streams.
+  std::vector<std::string> peers;
+  std::vector<PlannedRequest> peer_shapes = {{512, 128, {}}, {2048, 128, {}}};
+  std::vector<uint32_t> peer_streams = {1, 8, 32};
   // budget: of each steady state; overload: of 1x, and half of what follows.
   double seconds = 30.0;
   uint64_t seed = 1;
@@ -58,6 +63,10 @@ absl::StatusOr<ScenarioReport> RunOverload(const ScenarioOptions& options,
 // Long prompts, many at once: what the process takes.
 absl::StatusOr<ScenarioReport> RunMemory(const ScenarioOptions& options,
                                          Interrupt& interrupt);
+
+// The same work on this server and on other engines, in turn.
+absl::StatusOr<ScenarioReport> RunPeers(const ScenarioOptions& options,
+                                        Interrupt& interrupt);
 
 // --- What they share ---
 

@@ -21,7 +21,8 @@ struct Scenario {
 constexpr Scenario kScenarios[] = {{"budget", RunBudget},
                                    {"stall", RunStall},
                                    {"overload", RunOverload},
-                                   {"memory", RunMemory}};
+                                   {"memory", RunMemory},
+                                   {"peers", RunPeers}};
 
 constexpr uint32_t kMaxTokens = 1 << 24;
 
@@ -38,9 +39,10 @@ void ScenarioFlags::AddTo(CLI::App& app) {
         ->capture_default_str()
         ->group("Scenarios (with a server of their own)");
   };
-  add("--scenario", names_, "Which: budget, stall, overload, memory")
+  add("--scenario", names_, "Which: budget, stall, overload, memory, peers")
       ->delimiter(',')
-      ->check(CLI::IsMember({"budget", "stall", "overload", "memory"}));
+      ->check(
+          CLI::IsMember({"budget", "stall", "overload", "memory", "peers"}));
   add("--model", options_.model, "The model that the server loads");
   add("--server_binary", options_.server_binary,
       "Default: keyformer-server beside this program");
@@ -57,7 +59,8 @@ void ScenarioFlags::AddTo(CLI::App& app) {
   whole_ = ShapeFlag(options_.whole);
   add("--whole_shape", whole_, "budget: the same, answered from first to last");
   add("--rounds", options_.rounds,
-      "budget: requests of --whole_shape, times what runs at once")
+      "budget: requests of --whole_shape, times what runs at once; peers: how "
+      "often each engine is measured")
       ->check(CLI::Range(1, 100));
   add("--streams", options_.streams, "stall: running streams")
       ->check(CLI::Range(1, 64));
@@ -77,6 +80,15 @@ void ScenarioFlags::AddTo(CLI::App& app) {
   add("--large_shape", large_, "memory: prompt+answer");
   add("--large_requests", options_.large_requests, "memory: requests at once")
       ->check(CLI::Range(1, 256));
+  add("--peer", options_.peers,
+      "peers: another engine, as name=command; may be repeated");
+  for (const PlannedRequest& shape : options_.peer_shapes) {
+    peer_shapes_.push_back(ShapeFlag(shape));
+  }
+  add("--peer_shapes", peer_shapes_, "peers: prompt+answer")->delimiter(',');
+  add("--peer_streams", options_.peer_streams, "peers: streams at once")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 64));
 }
 
 absl::StatusOr<PlannedRequest> ParseShape(const std::string& text) {
@@ -113,6 +125,11 @@ absl::Status ScenarioFlags::Resolve() {
     if (shape->prompt_tokens == 0) {
       return absl::InvalidArgumentError("an empty shape: want prompt+answer");
     }
+  }
+  options_.peer_shapes.clear();
+  for (const std::string& text : peer_shapes_) {
+    KF_ASSIGN_OR_RETURN(const PlannedRequest shape, ParseShape(text));
+    options_.peer_shapes.push_back(shape);
   }
   return absl::OkStatus();
 }

@@ -33,6 +33,7 @@ class ScenarioFlags {
   std::string stream_;
   std::string small_;
   std::string large_;
+  std::vector<std::string> peer_shapes_;
 };
 
 // "2048+512": prompt and answer; "" is no tokens. kInvalidArgument names the
