@@ -133,7 +133,7 @@ std::vector<RowOptions> Hostile() {
                                    .seed = 3},
                                   {.held = 60,
                                    .budget = 60,
-                                   .recent = 0,
+                                   .recent = 10,
                                    .position = 90,
                                    .noise = NoiseKind::kNone,
                                    .equal_keys = true,
