@@ -32,10 +32,10 @@ TEST(ParseSpeed, ReadsTheLastLine) {
   ASSERT_THAT(speed, IsOk());
   EXPECT_EQ(speed->prompt, 10.5);
   EXPECT_EQ(speed->decode, 2.0);
-  for (const char* bad :
-       {"", "[]", "{\"prompt_tokens_per_second\": 1}", "no JSON",
-        "{\"prompt_tokens_per_second\": \"1\", "
-        "\"decode_tokens_per_second\": 1}"}) {
+  constexpr char kText[] =
+      R"({"prompt_tokens_per_second": "1", "decode_tokens_per_second": 1})";
+  constexpr char kHalf[] = R"({"prompt_tokens_per_second": 1})";
+  for (const char* bad : {"", "[]", "no JSON", kHalf, kText}) {
     EXPECT_THAT(ParseSpeed(bad), StatusIs(kInvalidArgument, "last line"))
         << bad;
   }

@@ -75,6 +75,7 @@ absl::StatusOr<ScenarioReport> RunPeers(const ScenarioOptions& options,
   const std::vector<Variant> variants = Variants();
   std::vector<Peer> peers;
   std::vector<std::string> engines;
+  engines.reserve(variants.size() + options.peers.size());
   for (const Variant& variant : variants) engines.emplace_back(variant.name);
   for (const std::string& text : options.peers) {
     KF_ASSIGN_OR_RETURN(Peer peer, ParsePeer(text));
