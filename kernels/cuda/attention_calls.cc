@@ -359,12 +359,11 @@ absl::StatusOr<std::vector<HeldTokens>> AttentionCalls::ReadHeld(
   const size_t positions_at = parts.Take(values * sizeof(int32_t));
   const size_t scores_at = parts.Take(values * sizeof(float));
   KF_ASSIGN_OR_RETURN(unsigned char* memory, workspace_.Get(parts.bytes()));
-  GatherHeld(device_.stream(), LayoutOf(shape), keys, slots,
+  GatherHeld(device_.stream(), LayoutOf(shape), keys, slots, free_slot,
              reinterpret_cast<int32_t*>(memory + positions_at),
              reinterpret_cast<float*>(memory + scores_at));
   std::vector<int32_t> positions(values);
   std::vector<float> scores(values);
-  std::vector<int32_t> unused(heads);
   const auto download = [&](void* to, const void* from, size_t bytes) {
     return ToStatus(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost,
                                     device_.stream()),
@@ -374,8 +373,6 @@ absl::StatusOr<std::vector<HeldTokens>> AttentionCalls::ReadHeld(
                               values * sizeof(int32_t)));
   KF_RETURN_IF_ERROR(
       download(scores.data(), memory + scores_at, values * sizeof(float)));
-  KF_RETURN_IF_ERROR(
-      download(unused.data(), free_slot, heads * sizeof(int32_t)));
   KF_RETURN_IF_ERROR(device_.Wait());
 
   std::vector<HeldTokens> result(heads);
@@ -384,7 +381,9 @@ absl::StatusOr<std::vector<HeldTokens>> AttentionCalls::ReadHeld(
     const size_t first = head * static_cast<size_t>(slots);
     order.resize(static_cast<size_t>(slots));
     std::iota(order.begin(), order.end(), 0);
-    std::erase(order, unused[head]);
+    std::erase_if(order, [&](int32_t slot) {
+      return positions[first + static_cast<size_t>(slot)] < 0;
+    });
     std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
       return positions[first + static_cast<size_t>(a)] <
              positions[first + static_cast<size_t>(b)];

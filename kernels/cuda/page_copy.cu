@@ -31,6 +31,7 @@ __global__ void __launch_bounds__(kGatherThreads)
     GatherHeldKernel(PageLayout layout,
                      PageList cache,
                      int32_t slots,
+                     const int32_t* free_slot,
                      int32_t* positions,
                      float* scores) {
   const auto slot =
@@ -38,8 +39,9 @@ __global__ void __launch_bounds__(kGatherThreads)
   const auto head = static_cast<int32_t>(blockIdx.y);
   if (slot >= slots) return;
   const int64_t to = int64_t{head} * slots + slot;
-  positions[to] = *PositionAt(layout, cache, head, slot);
-  scores[to] = *ScoreAt(layout, cache, head, slot);
+  const bool live = slot != free_slot[head];
+  positions[to] = live ? *PositionAt(layout, cache, head, slot) : -1;
+  scores[to] = live ? *ScoreAt(layout, cache, head, slot) : 0.0F;
 }
 
 }  // namespace
@@ -60,13 +62,14 @@ void GatherHeld(gpu::Stream stream,
                 const PageLayout& layout,
                 const PageList& cache,
                 int32_t slots,
+                const int32_t* free_slot,
                 int32_t* positions,
                 float* scores) {
   const dim3 grid(
       static_cast<unsigned>((slots + kGatherThreads - 1) / kGatherThreads),
       static_cast<unsigned>(layout.kv_heads));
   gpu::launch(stream, grid, kGatherThreads, 0, GatherHeldKernel, layout, cache,
-              slots, positions, scores);
+              slots, free_slot, positions, scores);
 }
 
 }  // namespace kf::cuda

@@ -24,11 +24,13 @@ void CopyPages(gpu::Stream stream,
                int32_t count);
 
 // positions and scores, each [G][slots], device memory: those of slots [0,
-// slots) of each head, the free one with them. slots >= 1.
+// slots) of each head, but of its free one (free_slot [G]), which nobody may
+// have written yet, -1 and 0. slots >= 1.
 void GatherHeld(gpu::Stream stream,
                 const PageLayout& layout,
                 const PageList& cache,
                 int32_t slots,
+                const int32_t* free_slot,
                 int32_t* positions,
                 float* scores);
 

@@ -253,8 +253,13 @@ TEST(PageCopyTest, WholePagesAndWhatIsHeld) {
   const size_t count = static_cast<size_t>(kShape.kv_heads) * kSlotCount;
   gpu::DeviceArray<int32_t> positions(count);
   gpu::DeviceArray<float> scores(count);
-  GatherHeld(nullptr, twin.layout(), copy, kSlotCount, positions.data(),
-             scores.data());
+  // Of one head a slot in the middle, of the others none that is here.
+  std::vector<int32_t> free_slots(static_cast<size_t>(kShape.kv_heads),
+                                  kSlotCount);
+  free_slots[0] = 17;
+  gpu::DeviceArray<int32_t> device_free(free_slots);
+  GatherHeld(nullptr, twin.layout(), copy, kSlotCount, device_free.data(),
+             positions.data(), scores.data());
   ExpectNoFault("copies");
   twin.Download();
   const std::vector<int32_t> got_positions = positions.Download();
@@ -267,8 +272,9 @@ TEST(PageCopyTest, WholePagesAndWhatIsHeld) {
       EXPECT_EQ(got.v, want.v);
       const auto at =
           static_cast<size_t>(head) * kSlotCount + static_cast<size_t>(slot);
-      EXPECT_EQ(got_positions[at], want.position);
-      EXPECT_EQ(got_scores[at], want.score);
+      const bool live = slot != free_slots[static_cast<size_t>(head)];
+      EXPECT_EQ(got_positions[at], live ? want.position : -1);
+      EXPECT_EQ(got_scores[at], live ? want.score : 0.0F);
     }
   }
 }
