@@ -16,6 +16,7 @@ namespace kf::engine {
 namespace {
 
 using absl::StatusCode;
+using ::kf::testing::AddTinyMetadata;
 using ::kf::testing::AsBytes;
 using ::kf::testing::GgufWriter;
 using ::kf::testing::IsOk;
