@@ -35,8 +35,9 @@ TEST(SimdLevel, RefusesWhatItLacks) {
 }
 
 TEST(CreateBackend, NamesWhatIsWrong) {
-  EXPECT_THAT(CreateBackend({.name = "tpu"}),
-              StatusIs(kInvalidArgument, "device: \"tpu\", want cpu"));
+  EXPECT_THAT(
+      CreateBackend({.name = "tpu"}),
+      StatusIs(kInvalidArgument, "device: \"tpu\", want auto, cpu, cuda or"));
   EXPECT_THAT(CreateBackend({.threads = -1}),
               StatusIs(kInvalidArgument, "threads: -1"));
   EXPECT_THAT(CreateBackend({.threads = 100000}),
