@@ -131,6 +131,20 @@ TEST_F(BackendDenseTest, EmbeddingsAreExact) {
   }
 }
 
+// More calls than there are staging slots, and nothing waits in between.
+TEST_F(BackendDenseTest, CallsInFlightKeepTheirDescriptors) {
+  constexpr int32_t kRows = 40;
+  const std::vector<float> table = Random(kRows * 8, 1);
+  const auto embedding = cuda_->LoadEmbedding(ViewOf(table, 8));
+  ASSERT_THAT(embedding, IsOk());
+  const auto out = Upload(std::vector<float>(table.size(), 0.0F));
+  for (int32_t id = 0; id < kRows; ++id) {
+    ASSERT_THAT(cuda_->Embed(**embedding, {&id, 1}, out->as<float>() + id * 8),
+                IsOk());
+  }
+  EXPECT_EQ(Download(*out), table);
+}
+
 TEST_F(BackendDenseTest, NormAndActivation) {
   constexpr int64_t kRows = 3;
   constexpr int64_t kWidth = 33;
