@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "kernels/core/status.h"
+#include "kernels/weight_format_name.h"
 #include "server/convert_cache.h"
 
 namespace kf::server {
@@ -18,20 +19,6 @@ uint32_t Clamp(int64_t value) {
 // Detokenize takes this many ids, or this many contexts full if that is more.
 constexpr int64_t kMinDetokenizeLimit = 65536;
 constexpr int64_t kDetokenizeContexts = 8;
-
-const char* NameOf(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kF32:
-      return "f32";
-    case WeightFormat::kBF16:
-      return "bf16";
-    case WeightFormat::kQ8:
-      return "q8";
-    case WeightFormat::kQ4:
-      return "q4";
-  }
-  return "unknown";
-}
 
 }  // namespace
 

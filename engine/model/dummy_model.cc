@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/model/byte_level.h"
 #include "engine/model/dummy_shape.h"
 #include "engine/model/gguf_writer.h"
 #include "kernels/core/bf16.h"
@@ -27,7 +28,6 @@ constexpr uint64_t kMapping = 4096;  // mappings begin on multiples of it
 // in the same column before its matrix has thousands.
 constexpr uint64_t kBlockBytes = 16381 * kMapping;
 constexpr double kDeviation = 0.02;
-constexpr int32_t kBytesEnd = 256;  // ids below are bytes
 constexpr int32_t kBos = 256;
 constexpr int32_t kEos = 257;
 
@@ -106,21 +106,7 @@ class FileMemory {
 // GPT-2's printable stand-ins for the bytes, then two control tokens, then
 // tokens that no merge makes.
 void AddVocabulary(int32_t vocabulary, GgufWriter& writer) {
-  std::vector<std::string> tokens;
-  uint32_t spare = 256;
-  for (uint32_t byte = 0; byte < kBytesEnd; ++byte) {
-    const bool printable = (byte >= 33 && byte <= 126) ||
-                           (byte >= 161 && byte <= 172) || byte >= 174;
-    const uint32_t code = printable ? byte : spare++;
-    std::string token;
-    if (code < 0x80) {
-      token.push_back(static_cast<char>(code));
-    } else {
-      token.push_back(static_cast<char>(0xC0U | (code >> 6)));
-      token.push_back(static_cast<char>(0x80U | (code & 0x3FU)));
-    }
-    tokens.push_back(token);
-  }
+  std::vector<std::string> tokens = ByteLevelTokens();
   tokens.emplace_back("<s>");
   tokens.emplace_back("</s>");
   constexpr char kSpace[] = "\xC4\xA0";  // what a space is written as

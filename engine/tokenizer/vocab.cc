@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 
+#include "engine/model/byte_level.h"
 #include "engine/tokenizer/utf8.h"
 #include "kernels/core/status.h"
 
@@ -19,17 +20,12 @@ constexpr std::string_view kEndTexts[] = {"<|im_end|>",    "<|eot_id|>",
                                           "<|eom_id|>",    "<|end_of_text|>",
                                           "<|endoftext|>", "<end_of_turn>"};
 
-// GPT-2's table: printable Latin-1 stands for itself, the other 68 bytes, in
-// order, for U+0100 on. Index: code point; -1: no byte.
+// Index: code point; -1: no byte.
 std::array<int16_t, 0x144> MakeByteTable() {
   std::array<int16_t, 0x144> table = {};
   table.fill(-1);
-  size_t next = 0x100;
-  for (int16_t byte = 0; byte < 256; ++byte) {
-    const bool printable = (byte >= 0x21 && byte <= 0x7E) ||
-                           (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
-    table[printable ? static_cast<size_t>(byte) : next++] = byte;
-  }
+  int16_t byte = 0;
+  for (const uint16_t code : ByteLevelCodes()) table[code] = byte++;
   return table;
 }
 

@@ -13,6 +13,7 @@
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd_level.h"
+#include "kernels/weight_format_name.h"
 #include "tests/bench/limits.h"
 
 namespace kf::bench {
@@ -31,20 +32,6 @@ constexpr Shape kShapes[] = {
 // Copies of the weights that are used in turn, so that each call finds its own
 // in memory and not in a core's cache, as a model's layers do.
 constexpr int64_t kCopiesBytes = int64_t{64} << 20;
-
-const char* NameOf(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kF32:
-      return "f32";
-    case WeightFormat::kBF16:
-      return "bf16";
-    case WeightFormat::kQ8:
-      return "q8";
-    case WeightFormat::kQ4:
-      return "q4";
-  }
-  return "unknown";
-}
 
 void RunLinearBench(benchmark::State& state,
                     const Shape& shape,

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <stdexcept>
 
+#include "engine/model/byte_level.h"
 #include "kernels/core/bf16.h"
 #include "kernels/core/half.h"
 #include "kernels/core/noise.h"
@@ -94,21 +95,7 @@ class TensorMaker {
 }  // namespace
 
 std::vector<std::string> TinyVocabulary() {
-  std::vector<std::string> tokens;
-  uint32_t spare = 256;
-  for (uint32_t byte = 0; byte < 256; ++byte) {
-    const bool printable = (byte >= 33 && byte <= 126) ||
-                           (byte >= 161 && byte <= 172) || byte >= 174;
-    const uint32_t code = printable ? byte : spare++;
-    std::string token;
-    if (code < 0x80) {
-      token.push_back(static_cast<char>(code));
-    } else {
-      token.push_back(static_cast<char>(0xC0U | (code >> 6)));
-      token.push_back(static_cast<char>(0x80U | (code & 0x3FU)));
-    }
-    tokens.push_back(token);
-  }
+  std::vector<std::string> tokens = engine::ByteLevelTokens();
   tokens.push_back("<s>");
   tokens.push_back("</s>");
   return tokens;
