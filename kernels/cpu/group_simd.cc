@@ -8,7 +8,6 @@ namespace {
 
 using VB = uint8_t __attribute__((vector_size(kLanes)));
 
-inline VI SetInt(int32_t x) { return reinterpret_cast<VI>(SetBits(x)); }
 inline VF ToFloat(VI x) { return __builtin_convertvector(x, VF); }
 
 // a.even * b.even + a.odd * b.odd of the signed 16-bit halves of each lane.

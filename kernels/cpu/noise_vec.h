@@ -15,10 +15,6 @@ inline VI Iota() {
   return lanes;
 }
 
-inline VI SetInt(int32_t x) {
-  return reinterpret_cast<VI>(SetBits(static_cast<uint32_t>(x)));
-}
-
 inline VF NegativeInfinity() { return BitsToFloat(SetBits(0xFF800000U)); }
 
 // ln x of normal x > 0, relative error below 3e-7 also near 1: x = 2^e (1 + m)

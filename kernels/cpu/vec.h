@@ -84,6 +84,10 @@ inline VU SetBits(uint32_t x) {
 inline VF Fma(VF a, VF b, VF c) { return _mm512_fmadd_ps(a, b, c); }
 #endif
 
+inline VI SetInt(int32_t x) {
+  return reinterpret_cast<VI>(SetBits(static_cast<uint32_t>(x)));
+}
+
 // The second argument where one is NaN, as the instruction has it.
 #if KF_SIMD_LEVEL == 0
 inline VF Max(VF a, VF b) { return a > b ? a : b; }
