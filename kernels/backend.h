@@ -376,9 +376,9 @@ struct BackendOptions {
   std::string name = "cpu";
   int device_index = 0;  // of cuda, as the CUDA driver counts
   int threads = 0;       // 0: UsableCores() of kernels/core/cpu_count.h
-  // scalar, avx2, avx512, avx512_bf16: exactly that level is used. auto: the
-  // one preferred on this machine, the highest but for one case (Intel's
-  // avx512_bf16 is slower than its avx512: PreferredSimdLevel).
+  // scalar, avx2, avx512, avx512_bf16, amx_bf16: exactly that level is used.
+  // auto: the one preferred on this machine, the highest but for one case (an
+  // Intel without tiles: PreferredSimdLevel).
   std::string simd = "auto";
 };
 

@@ -57,7 +57,8 @@ ABSL_FLAG(int32_t,
 ABSL_FLAG(std::string,
           simd,
           "auto",
-          "highest instruction set: auto, avx512_bf16, avx512, avx2, scalar");
+          "highest instruction set: auto, amx_bf16, avx512_bf16, avx512, avx2, "
+          "scalar");
 ABSL_FLAG(
     std::string,
     kv_pool_bytes,
@@ -319,6 +320,7 @@ absl::Status FillEngine(engine::EngineOptions& engine) {
   KF_ASSIGN_OR_RETURN(engine.backend.simd,
                       Choose<std::string>("simd", absl::GetFlag(FLAGS_simd),
                                           {{"auto", "auto"},
+                                           {"amx_bf16", "amx_bf16"},
                                            {"avx512_bf16", "avx512_bf16"},
                                            {"avx512", "avx512"},
                                            {"avx2", "avx2"},

@@ -8,6 +8,7 @@
 #include "kernels/core/noise.h"
 #include "kernels/core/status.h"
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/tile_kernels.h"
 
 namespace kf::cpu {
 
@@ -63,6 +64,28 @@ HeadPages MakeHeadPages(const AttentionShape& shape,
           span.pages.data(), static_cast<int64_t>(PageBytes(shape))};
 }
 
+#if defined(__x86_64__)
+namespace {
+
+// Prompts on tiles where their shape fits, all else on avx512.
+const AttentionKernels& AttentionKernelsWithTiles() {
+  static const AttentionKernels kernels = [] {
+    AttentionKernels with_tiles = avx512::kAttentionKernels;
+    with_tiles.prompt_tile = [](const PromptTile& tile) {
+      if (tile.layout->bf16 && tile.layout->d % 32 == 0) {
+        amx_bf16::AttendOnTiles(tile);
+      } else {
+        avx512::kAttentionKernels.prompt_tile(tile);
+      }
+    };
+    return with_tiles;
+  }();
+  return kernels;
+}
+
+}  // namespace
+#endif
+
 const AttentionKernels& KernelsOf(SimdLevel level) {
 #if defined(__x86_64__)
   switch (level) {
@@ -70,6 +93,8 @@ const AttentionKernels& KernelsOf(SimdLevel level) {
       return scalar::kAttentionKernels;
     case SimdLevel::kAvx2:
       return avx2::kAttentionKernels;
+    case SimdLevel::kAmxBf16:
+      return AttentionKernelsWithTiles();
     case SimdLevel::kAvx512:
       return avx512::kAttentionKernels;
     case SimdLevel::kAvx512Bf16:

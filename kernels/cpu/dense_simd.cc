@@ -1,6 +1,7 @@
 // Linear products, normalisation and activation; compiled once per SIMD level.
 #include "kernels/cpu/dense_kernels.h"
 #include "kernels/cpu/linear_tiles.h"
+#include "kernels/cpu/pack_pairs.h"
 #include "kernels/cpu/vec.h"
 
 namespace kf::cpu::KF_SIMD_NS {
@@ -168,20 +169,10 @@ int64_t Bf16RowBytes(int64_t k) {
 }
 
 void PackRow(const float* x, int64_t k, void* out) {
-  int64_t i = 0;
   if constexpr (kHasDotBf16) {
-    auto* to = static_cast<uint16_t*>(out);
-    using Narrow = uint16_t __attribute__((vector_size(kLanes * 2)));
-    for (; i + kLanes <= k; i += kLanes) {
-      const Narrow v =
-          __builtin_convertvector(RoundToBf16Bits(Load(x + i)) >> 16, Narrow);
-      __builtin_memcpy(to + i, &v, sizeof(v));
-    }
-    for (; i < k; ++i) {
-      to[i] = static_cast<uint16_t>(RoundToBf16Bits(x[i]) >> 16);
-    }
-    if (k % 2 != 0) to[k] = 0;
+    PackPairs(x, k, static_cast<uint16_t*>(out));
   } else {
+    int64_t i = 0;
     auto* to = static_cast<float*>(out);
     for (; i + kLanes <= k; i += kLanes) {
       StoreBits(RoundToBf16Bits(Load(x + i)), to + i);

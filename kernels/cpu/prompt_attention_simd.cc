@@ -2,7 +2,7 @@
 // SIMD level.
 #include "kernels/cpu/attention_simd.h"
 #include "kernels/cpu/attention_vec.h"
-#include "kernels/cpu/noise_vec.h"
+#include "kernels/cpu/prompt_tile.h"
 
 namespace kf::cpu::KF_SIMD_NS {
 namespace {
@@ -69,40 +69,6 @@ void TileLogits(const PromptTile& tile, const uint32_t* q, int32_t pages) {
     QkLogits<kQkRows, kQkPages, true, false>(work);
   } else {
     QkLogits<kQkRows, kQkPages, false, false>(work);
-  }
-}
-
-void ZeroFill(float* x, int64_t from, int64_t to) {
-  for (int64_t i = from; i < to; ++i) x[i] = 0.0F;
-}
-
-// Softmax of each row over its causal keys; adds the noisy ones to the columns.
-// 1 / sum of each row to `inverse`.
-void TileSoftmax(const PromptTile& tile,
-                 int32_t head,
-                 int32_t padded_keys,
-                 float* inverse) {
-  for (int32_t r = 0; r < tile.rows; ++r) {
-    float* x = tile.logits + r * tile.logits_stride;
-    const int32_t count = tile.first_row + r + 1;
-    const bool scored = tile.score.enabled && r >= tile.score_first;
-    if (!scored) {
-      inverse[r] = 1.0F / CleanSoftmax(x, count).sum;
-    } else {
-      const RowSums sums =
-          ScoredSoftmax(tile.score, x, count, CountedPositions{},
-                        tile.words[head * kTileRows + r], tile.numerators);
-      inverse[r] = 1.0F / sums.sum;
-      const VF share = Set(1.0F / sums.noisy_sum);
-      for (int32_t i = 0; i < count; i += kLanes) {
-        Store(Fma(Load(tile.numerators + i), share, Load(tile.columns + i)),
-              tile.columns + i);
-      }
-    }
-    ZeroFill(x, count, padded_keys);
-  }
-  for (int32_t r = tile.rows; r < kTileRows && r % kPvRows != 0; ++r) {
-    ZeroFill(tile.logits + r * tile.logits_stride, 0, padded_keys);
   }
 }
 
@@ -216,12 +182,12 @@ void AttendTile(const PromptTile& tile) {
     TileLogits(tile, q, pages);
     float inverse[kTileRows];
     TileSoftmax(tile, j, pages * kSlots, inverse);
-    TileValues(tile, keys);
-    for (int32_t r = 0; r < tile.rows; ++r) {
-      const float* from = tile.sums + int64_t{r} * layout.padded_d;
-      float* to = tile.out + r * tile.out_stride + int64_t{j} * layout.d;
-      for (int32_t c = 0; c < layout.d; ++c) to[c] = from[c] * inverse[r];
+    // Rows that a register tile takes along.
+    for (int32_t r = tile.rows; r < kTileRows && r % kPvRows != 0; ++r) {
+      ZeroFill(tile.logits + r * tile.logits_stride, 0, pages * kSlots);
     }
+    TileValues(tile, keys);
+    StoreHead(tile, j, inverse);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "kernels/core/status.h"
+#include "kernels/cpu/amx.h"
 
 namespace kf::cpu {
 
@@ -16,6 +17,8 @@ std::string_view NameOf(SimdLevel level) {
       return "avx512";
     case SimdLevel::kAvx512Bf16:
       return "avx512_bf16";
+    case SimdLevel::kAmxBf16:
+      return "amx_bf16";
   }
   return "unknown";
 }
@@ -34,8 +37,8 @@ SimdLevel DetectSimdLevel() {
       !__builtin_cpu_supports("avx512vl")) {
     return SimdLevel::kAvx2;
   }
-  return __builtin_cpu_supports("avx512bf16") ? SimdLevel::kAvx512Bf16
-                                              : SimdLevel::kAvx512;
+  if (!__builtin_cpu_supports("avx512bf16")) return SimdLevel::kAvx512;
+  return AmxBf16Usable() ? SimdLevel::kAmxBf16 : SimdLevel::kAvx512Bf16;
 #else
   return SimdLevel::kScalar;
 #endif

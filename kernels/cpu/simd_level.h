@@ -21,21 +21,27 @@
 namespace kf::cpu {
 
 // Ascending: a machine that has a level has all below.
-enum class SimdLevel : uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
+enum class SimdLevel : uint8_t {
+  kScalar,
+  kAvx2,
+  kAvx512,
+  kAvx512Bf16,
+  kAmxBf16
+};
 
-inline constexpr int kSimdLevels = 4;
+inline constexpr int kSimdLevels = 5;
 
-// "scalar", "avx2", "avx512", "avx512_bf16".
+// "scalar", "avx2", "avx512", "avx512_bf16", "amx_bf16".
 std::string_view NameOf(SimdLevel level);
 
 // The highest level that machine and operating system support.
 SimdLevel DetectSimdLevel();
 
-// The level "auto" stands for: the highest, but avx512 on Intel, whose
-// vdpbf16ps does half the operations a second of two multiply-adds (Emerald
-// Rapids: 83 against 166 GFLOP/s a core); elsewhere (Zen 4) it does twice as
-// many. A fixed rule, not a measurement, so that a machine always gives the
-// same bits.
+// The level "auto" stands for: the highest, but avx512 on an Intel without
+// tiles, whose vdpbf16ps does half the operations a second of two multiply-adds
+// (Emerald Rapids: 83 against 166 GFLOP/s a core, and 1,980 on tiles);
+// elsewhere (Zen 4) it does twice as many. A fixed rule, not a measurement, so
+// that a machine always gives the same bits.
 SimdLevel PreferredSimdLevel();
 
 // All levels up to DetectSimdLevel(), ascending: for tests.

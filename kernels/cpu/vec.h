@@ -11,7 +11,8 @@
 #include <stdint.h>
 
 // 0 scalar, 1 avx2, 2 avx512, 3 avx512_bf16: set by CMakeLists.txt. Sources of
-// integer products are compiled for avx512 a second time, with KF_SIMD_VNNI.
+// integer products are compiled for avx512 a second time, with KF_SIMD_VNNI;
+// KF_SIMD_AMX is avx512 with tiles.
 #ifndef KF_SIMD_LEVEL
 #define KF_SIMD_LEVEL 0
 #endif
@@ -26,6 +27,8 @@
 #define KF_SIMD_NS avx2
 #elif KF_SIMD_LEVEL == 2 && defined(KF_SIMD_VNNI)
 #define KF_SIMD_NS avx512_vnni
+#elif KF_SIMD_LEVEL == 2 && defined(KF_SIMD_AMX)
+#define KF_SIMD_NS amx_bf16
 #elif KF_SIMD_LEVEL == 2
 #define KF_SIMD_NS avx512
 #else

@@ -15,7 +15,8 @@ for object in "$@"; do
     checked=$((checked + 1))
     case $symbol in
       *2kf3cpu6scalar* | *2kf3cpu4avx2* | *2kf3cpu6avx512* | \
-        *2kf3cpu11avx512_bf16* | *2kf3cpu11avx512_vnni*) ;;
+        *2kf3cpu11avx512_bf16* | *2kf3cpu11avx512_vnni* | \
+        *2kf3cpu8amx_bf16*) ;;
       *)
         echo "$object: $symbol"
         bad=1

@@ -23,13 +23,14 @@ void PrintTo(const Case& c, std::ostream* os) {
   *os << c.rows << " rows, " << c.out << " x " << c.in;
 }
 
-// Around the edges of panels (16), stripes (64, 128), register tiles (6 rows),
-// pairs, groups (32), and blocks (96 rows).
+// Around the edges of panels (16), stripes (64, 128), register tiles (6, 16 and
+// 32 rows), pairs, groups (32), and blocks (96 rows).
 constexpr Case kCases[] = {
     {1, 1, 1},     {1, 16, 2},     {2, 15, 3},    {3, 17, 15},   {4, 63, 16},
     {5, 64, 17},   {6, 65, 31},    {7, 127, 63},  {8, 128, 64},  {9, 129, 65},
     {11, 16, 576}, {12, 40, 1536}, {13, 576, 96}, {1, 1100, 33}, {3, 1040, 64},
-    {95, 20, 32},  {96, 64, 31},   {97, 80, 33},  {200, 48, 65},
+    {95, 20, 32},  {96, 64, 31},   {97, 80, 33},  {200, 48, 65}, {15, 48, 64},
+    {16, 33, 62},  {17, 47, 66},   {31, 32, 96},  {32, 17, 94},  {33, 49, 98},
 };
 
 class LinearTest : public ::testing::TestWithParam<WeightFormat> {
@@ -149,6 +150,38 @@ TEST_P(LinearTest, StacksAndUnpacksEveryType) {
     } else {
       // Subnormals may be flushed, hence an absolute limit below them.
       EXPECT_THAT(got, testing::NearRef(want, 0.0, 1.2e-38));
+    }
+  }
+}
+
+// What lies behind a panel's end in memory is another's, and none of its sums'.
+TEST_P(LinearTest, WeightsThatAreNanSpoilTheirOwnColumnsAlone) {
+  constexpr int64_t kRows = 5;
+  constexpr int64_t kIn = 45;
+  constexpr int64_t kOut = 48;
+  TestMatrix w = RandomMatrix(DType::kF32, kOut, kIn, 3);
+  TestMatrix clean = w;
+  clean.view.data = clean.bytes.data();
+  std::vector<float> values(static_cast<size_t>(kOut * kIn));
+  std::memcpy(values.data(), w.bytes.data(), w.bytes.size());
+  std::fill(values.begin() + 16 * kIn, values.begin() + 32 * kIn,
+            std::nanf(""));
+  std::memcpy(w.bytes.data(), values.data(), w.bytes.size());
+  w.view.data = w.bytes.data();
+  const std::vector<float> x = RandomValues(kRows * kIn, 4);
+  for (const cpu::SimdLevel level : cpu::AvailableSimdLevels()) {
+    SCOPED_TRACE(cpu::NameOf(level));
+    auto backend = CpuBackendAt(level, 1);
+    std::vector<float> want(static_cast<size_t>(kRows * kOut));
+    std::vector<float> got(want.size());
+    auto packed = backend->LoadLinear({&clean.view, 1}, GetParam()).value();
+    ASSERT_THAT(backend->Linear(*packed, x.data(), kRows, want.data()), IsOk());
+    packed = backend->LoadLinear({&w.view, 1}, GetParam()).value();
+    ASSERT_THAT(backend->Linear(*packed, x.data(), kRows, got.data()), IsOk());
+    for (size_t i = 0; i < got.size(); ++i) {
+      const size_t column = i % kOut;
+      if (column >= 16 && column < 32) continue;
+      EXPECT_EQ(got[i], want[i]) << i;
     }
   }
 }

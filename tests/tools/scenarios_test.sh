@@ -33,7 +33,7 @@ scenario() {
 scenario budget '^\| 2 +\| KEYFORMER 50 % +\| 4 ' --pools 2 --seconds 0.3 \
   --steady_shape 600+40 --whole_shape 600+40
 scenario stall '^\| 2000 \(none\) +\|' --streams 2 --stream_shape 64+100000 \
-  --long_prompt 2000 --settle 2 --slices 256,0
+  --long_prompt 2000 --settle 0 --slices 256,0
 scenario overload '^\| 3.0x .*\| 0 of [0-9]+ +\|' --seconds 1 \
   --small_shape 64+64
 scenario memory '4 requests of 600 \+ 3000 .* 4 ran at once' \

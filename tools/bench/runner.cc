@@ -68,6 +68,7 @@ bool Runner::TakeJob(Job& job) {
   if (next_ == plan_.size() && options_.repeat_plan) next_ = 0;
   const bool over = options_.duration_s > 0.0 && Now() >= options_.duration_s;
   if (stopped_ || over || next_ == plan_.size()) return false;
+  job.place = next_;
   job.planned = plan_[next_++];
   job.prompt = prompts_.Make(job.planned.prompt_tokens);
   return true;
@@ -81,12 +82,31 @@ bool Runner::WaitUntil(double at_s) {
   return !stopped_;
 }
 
+bool Runner::WaitForAnswers(size_t count) {
+  const MutexLock lock(mu_);
+  while (!stopped_ && answering_ < count) changed_.Wait(mu_);
+  return !stopped_;
+}
+
+void Runner::CountAnswer() {
+  {
+    const MutexLock lock(mu_);
+    ++answering_;
+  }
+  changed_.NotifyAll();
+}
+
 void Runner::Work(size_t stream) {
   Job job;
   while (TakeJob(job)) {
     const double due_s = job.planned.arrival_s.value_or(0.0);
     if (options_.duration_s > 0.0 && due_s >= options_.duration_s) break;
     if (!WaitUntil(due_s)) break;
+    if (job.planned.settle_s.has_value() &&
+        (!WaitForAnswers(job.place) ||
+         !WaitUntil(Now() + *job.planned.settle_s))) {
+      break;
+    }
     {
       const MutexLock lock(mu_);
       ++running_;
@@ -119,6 +139,7 @@ RequestRecord Runner::RunOne(size_t stream, const Job& job) {
       [&](const pb::GenerateChunk& chunk) {
         const uint32_t tokens = static_cast<uint32_t>(chunk.token_ids_size());
         if (tokens > 0) {
+          if (record.arrivals.empty()) CountAnswer();
           record.arrivals.push_back({Now(), tokens});
           output_tokens_ += tokens;
         }
@@ -129,6 +150,7 @@ RequestRecord Runner::RunOne(size_t stream, const Job& job) {
         row_failed |= chunk.finish_reason() == pb::FINISH_REASON_ERROR;
         return true;
       });
+  if (record.arrivals.empty()) CountAnswer();
   record.end_s = Now();
   if (row_failed) record.code = "ERROR";
   if (!status.ok()) {

@@ -54,6 +54,7 @@ class Runner {
 
   struct Job {
     PlannedRequest planned;
+    size_t place = 0;  // in the plan
     std::vector<uint32_t> prompt;
   };
 
@@ -61,6 +62,9 @@ class Runner {
   bool TakeJob(Job& job);
   // False: stopped while waiting.
   bool WaitUntil(double at_s);
+  // Until the first `count` of the plan answer or have ended.
+  bool WaitForAnswers(size_t count);
+  void CountAnswer();
   RequestRecord RunOne(size_t stream, const Job& job);
 
   const std::vector<std::unique_ptr<Client>>& clients_;
@@ -75,7 +79,8 @@ class Runner {
   PromptMaker& prompts_ KF_GUARDED_BY(mu_);
   size_t next_ KF_GUARDED_BY(mu_) = 0;  // of the plan
   size_t running_ KF_GUARDED_BY(mu_) = 0;
-  size_t working_ KF_GUARDED_BY(mu_) = 0;  // threads
+  size_t answering_ KF_GUARDED_BY(mu_) = 0;  // or ended; since the start
+  size_t working_ KF_GUARDED_BY(mu_) = 0;    // threads
   bool stopped_ KF_GUARDED_BY(mu_) = false;
   std::vector<RequestRecord> records_ KF_GUARDED_BY(mu_);
 };

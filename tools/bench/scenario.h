@@ -29,7 +29,7 @@ struct ScenarioOptions {
   uint32_t streams = 8;
   PlannedRequest stream = {.prompt_tokens = 512, .output_tokens = 4096};
   uint32_t long_prompt = 6144;
-  double settle_s = 5.0;                        // until then
+  double settle_s = 2.0;  // from the last stream's first token until then
   std::vector<uint32_t> slices = {64, 256, 0};  // 0: the prompt in one slice
   // overload
   PlannedRequest small = {.prompt_tokens = 128, .output_tokens = 64};

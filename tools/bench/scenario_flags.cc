@@ -68,7 +68,8 @@ void ScenarioFlags::AddTo(CLI::App& app) {
   add("--stream_shape", stream_, "stall: prompt+answer of a stream");
   add("--long_prompt", options_.long_prompt, "stall: tokens of the prompt")
       ->check(CLI::Range(1U, kMaxTokens));
-  add("--settle", options_.settle_s, "stall: seconds until it comes")
+  add("--settle", options_.settle_s,
+      "stall: seconds from the streams' first tokens until it comes")
       ->check(CLI::Range(0.0, 3600.0));
   add("--slices", options_.slices, "stall: slices, tokens; 0: one for all")
       ->delimiter(',');

@@ -63,7 +63,7 @@ absl::StatusOr<StallOutcome> FindStall(const ScenarioOptions& options,
         stream.end_s < end_s) {
       return absl::InternalError(
           "stall: not all streams ran while the long prompt was worked on: "
-          "--settle is too short or too long for --stream_shape");
+          "the answers of --stream_shape are too short");
     }
   }
   return StallOutcome{
@@ -92,7 +92,7 @@ absl::StatusOr<StallOutcome> MeasureStall(const ScenarioOptions& options,
                           options.stream.output_tokens, 0.0, options.seed);
   load.plan.push_back({.prompt_tokens = options.long_prompt,
                        .output_tokens = kLateTokens,
-                       .arrival_s = options.settle_s});
+                       .settle_s = options.settle_s});
   load.streams = load.plan.size();
   load.cache = HalfCache();
   const auto watch = [](const std::vector<Sample>& samples) {

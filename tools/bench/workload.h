@@ -19,6 +19,9 @@ struct PlannedRequest {
   uint32_t output_tokens = 0;  // >= 1
   // Seconds after the start; absent: as soon as a stream is free.
   std::optional<double> arrival_s = std::nullopt;
+  // Or: as long after all that come before it in the plan have begun to answer,
+  // or have ended.
+  std::optional<double> settle_s = std::nullopt;
 };
 
 // JSON lines, each {"arrival_ms": x, "prompt_tokens": n, "output_tokens": m};
