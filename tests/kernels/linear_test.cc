@@ -122,6 +122,7 @@ TEST_P(LinearTest, StacksAndUnpacksEveryType) {
                          DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
   std::vector<TestMatrix> matrices;
   std::vector<WeightView> stacked;
+  stacked.reserve(std::size(types));
   uint32_t seed = 100;
   for (const DType type : types) {
     matrices.push_back(RandomMatrix(type, 5, kIn, seed += 10));
