@@ -139,8 +139,8 @@ RequestRecord Runner::RunOne(size_t stream, const Job& job) {
       [&](const pb::GenerateChunk& chunk) {
         const uint32_t tokens = static_cast<uint32_t>(chunk.token_ids_size());
         if (tokens > 0) {
-          if (record.arrivals.empty()) CountAnswer();
           record.arrivals.push_back({Now(), tokens});
+          if (record.arrivals.size() == 1) CountAnswer();
           output_tokens_ += tokens;
         }
         if (chunk.has_usage()) {

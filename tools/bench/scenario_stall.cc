@@ -52,7 +52,8 @@ absl::StatusOr<StallOutcome> FindStall(const ScenarioOptions& options,
       records.begin(), records.end(), [&](const RequestRecord& record) {
         return record.prompt_tokens == options.long_prompt;
       });
-  if (late == records.end() || late->code != "OK" || late->arrivals.empty()) {
+  // Its call may be cancelled while it ends: its first token is all we want.
+  if (late == records.end() || late->arrivals.empty()) {
     return absl::InternalError("stall: the long prompt was not answered");
   }
   const double begin_s = late->start_s;
