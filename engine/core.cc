@@ -22,9 +22,9 @@ EngineCore::EngineCore(Parts parts, std::unique_ptr<CacheStore> caches)
       scheduler_(parts_.limits),
       caches_(std::move(caches)),
       runner_(parts_.config, parts_.decoder, parts_.backend),
-      emitter_(parts_.tokenizer,
-               parts_.config.vocabulary,
-               parts_.backend.workers()) {}
+      emitter_(
+          parts_.tokenizer, parts_.config.vocabulary, parts_.backend.workers()),
+      reader_(parts_.config.vocabulary, parts_.backend, emitter_) {}
 
 void EngineCore::SetObserver(EngineObserver* observer) {
   KF_CHECK(idle());
@@ -143,7 +143,9 @@ int32_t EngineCore::RunDecode(const StepPlan& plan, StepReport& report) {
   const Duration attention = parts_.decoder.attention_time();
   if (status.ok()) {
     status = runner_.Decode(rows, [&](std::span<const Runner::LogitsRow> read) {
-      report.sampling_seconds += TimeOf([&] { TakeRows(read); });
+      absl::Status taken;
+      report.sampling_seconds += TimeOf([&] { taken = TakeRows(read); });
+      return taken;
     });
   }
   report.attention_seconds =
@@ -172,8 +174,9 @@ void EngineCore::RunPrefillCall(const PrefillCall& call) {
   }
   if (runs.empty()) return;
   const absl::Status status = runner_.Prefill(
-      call.layer, runs,
-      [this](std::span<const Runner::LogitsRow> rows) { TakeRows(rows); });
+      call.layer, runs, [this](std::span<const Runner::LogitsRow> rows) {
+        return TakeRows(rows);
+      });
   if (!status.ok()) {
     for (const RequestId id : ids) Fail(id, status);
   }

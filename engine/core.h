@@ -21,6 +21,7 @@
 #include "engine/clock.h"
 #include "engine/model/decoder.h"
 #include "engine/observer.h"
+#include "engine/row_reader.h"
 #include "engine/runner.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
@@ -76,14 +77,7 @@ class EngineCore {
     std::vector<Update> updates;
     absl::Status status;
   };
-  // What a row of logits is read for: the next token of a sequence, or the
-  // logprob of a prompt token (then sequence is null).
-  struct Reading {
-    size_t row = 0;  // of the call
-    Sequence* sequence = nullptr;
-    TokenEmitter::Choice choice = {};
-    std::vector<BeamSearch::Continuation> continuations = {};  // beams' choice
-  };
+  using Reading = RowReader::Reading;
 
   EngineCore(Parts parts, std::unique_ptr<CacheStore> caches);
   double TimeOf(const std::function<void()>& work) const;  // seconds
@@ -95,8 +89,7 @@ class EngineCore {
   void RunPrefill(const StepPlan& plan);
   void RunPrefillCall(const PrefillCall& call);
   void RunReplay(const StepPlan& plan);
-  void TakeRows(std::span<const Runner::LogitsRow> rows);
-  void ReadRow(const Runner::LogitsRow& row, int worker, Reading& reading);
+  absl::Status TakeRows(std::span<const Runner::LogitsRow> rows);
   void TakePromptRow(const Runner::LogitsRow& row, std::span<Reading> readings);
   void TakeReading(Reading& reading);
   void TakeToken(Sequence& s, TokenEmitter::Choice choice);
@@ -126,6 +119,7 @@ class EngineCore {
   std::unique_ptr<CacheStore> caches_;
   Runner runner_;
   TokenEmitter emitter_;
+  RowReader reader_;
   std::vector<Reading> readings_;  // scratch of TakeRows
   std::unordered_map<RequestId, std::unique_ptr<SequenceGroup>> groups_;
   std::vector<Ending> endings_;  // not told yet

@@ -4,7 +4,7 @@
 
 #include "engine/cache/cache_plan.h"
 #include "engine/core.h"
-#include "engine/sampling/logit_row.h"
+#include "kernels/core/status.h"
 
 namespace kf::engine {
 namespace {
@@ -40,9 +40,9 @@ CacheState HoldsAll(const Sequence& s, const ModelConfig& config) {
 }  // namespace
 
 // What a row comes to depends on the row and its own sequence alone, so rows
-// are read by all threads; clients hear of them in order, from this one. All
+// are read in any order; clients hear of them in order, from this thread. All
 // samples of a prompt read its last row; beams start as one.
-void EngineCore::TakeRows(std::span<const Runner::LogitsRow> rows) {
+absl::Status EngineCore::TakeRows(std::span<const Runner::LogitsRow> rows) {
   readings_.clear();
   for (size_t i = 0; i < rows.size(); ++i) {
     if (!rows[i].EndsPrompt()) {
@@ -58,11 +58,7 @@ void EngineCore::TakeRows(std::span<const Runner::LogitsRow> rows) {
       if (rows[i].group->beams != nullptr) break;
     }
   }
-  parts_.backend.ParallelFor(
-      static_cast<int64_t>(readings_.size()), [&](int64_t index, int worker) {
-        Reading& reading = readings_[static_cast<size_t>(index)];
-        ReadRow(rows[reading.row], worker, reading);
-      });
+  KF_RETURN_IF_ERROR(reader_.Read(rows, readings_));
   for (size_t first = 0, end = 0; first < readings_.size(); first = end) {
     while (end < readings_.size() &&
            readings_[end].row == readings_[first].row) {
@@ -77,27 +73,7 @@ void EngineCore::TakeRows(std::span<const Runner::LogitsRow> rows) {
       TakeReading(readings.front());
     }
   }
-}
-
-void EngineCore::ReadRow(const Runner::LogitsRow& row,
-                         int worker,
-                         Reading& reading) {
-  const SequenceGroup& group = *row.group;
-  if (row.EndsPrompt() && group.prompt_done) {
-    // The row has been read before.
-  } else if (reading.sequence == nullptr) {
-    reading.choice = emitter_.ReadPromptRow(group, row.prompt_row, row.logits);
-  } else if (group.sizes.max_new_tokens == 0) {
-    // The row is of no use.
-  } else if (group.beams == nullptr) {
-    reading.choice = emitter_.ChooseNext(*reading.sequence, row.logits, worker);
-  } else {
-    const LogitsScan scan = ScanLogits(row.logits);
-    reading.choice.bad = scan.bad;
-    if (scan.bad) return;
-    reading.continuations =
-        group.beams->Rank(reading.sequence->index, row.logits, scan);
-  }
+  return absl::OkStatus();
 }
 
 void EngineCore::TakePromptRow(const Runner::LogitsRow& row,

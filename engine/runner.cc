@@ -30,7 +30,7 @@ absl::Status Runner::Decode(std::span<Sequence* const> sequences,
                      .cache = &s->cache,
                      .score = s->group.score(s->generated, s->stream),
                      .add_scores = s->group.request.cache.decode_scores});
-    wanted_.push_back({&s->group, s, 0, {}});
+    wanted_.push_back({.group = &s->group, .sequence = s});
   }
   KF_RETURN_IF_ERROR(decoder_.DecodeStep(rows_));
   for (Sequence* s : sequences) {
@@ -44,13 +44,14 @@ absl::Status Runner::Replay(SequenceGroup& group, int32_t tokens) {
   rows_.clear();
   for (const auto& s : group.sequences) {
     if (s->finished) continue;
+    const auto again =
+        std::span(s->fed_tokens).subspan(static_cast<size_t>(s->cache.fed));
     for (int32_t ahead = 0; ahead < tokens; ++ahead) {
-      rows_.push_back(
-          {.token = s->fed_tokens[static_cast<size_t>(s->cache.fed + ahead)],
-           .cache = &s->cache,
-           .score = {},
-           .add_scores = false,
-           .ahead = ahead});
+      rows_.push_back({.token = again[static_cast<size_t>(ahead)],
+                       .cache = &s->cache,
+                       .score = {},
+                       .add_scores = false,
+                       .ahead = ahead});
     }
   }
   KF_RETURN_IF_ERROR(decoder_.DecodeStep(rows_));
@@ -80,7 +81,7 @@ absl::Status Runner::Prefill(int32_t layer,
     const int32_t end = run.first_row + run.rows;
     const int32_t first = all ? run.first_row : EndsPrompt(run) ? end - 1 : end;
     for (int32_t row = first; row < end; ++row)
-      wanted_.push_back({&group, nullptr, row, {}});
+      wanted_.push_back({.group = &group, .prompt_row = row});
   }
   KF_RETURN_IF_ERROR(decoder_.PromptSlice(layer, pieces_));
   KF_RETURN_IF_ERROR(ReadCutLayer(layer, runs));
@@ -92,13 +93,18 @@ absl::Status Runner::HandleLogits(const LogitsHandler& on_logits) {
   for (int64_t first = 0; first < count; first += kLogitRows) {
     const int64_t rows = std::min<int64_t>(kLogitRows, count - first);
     KF_RETURN_IF_ERROR(decoder_.ComputeLogits(first, rows));
-    KF_ASSIGN_OR_RETURN(const auto logits, decoder_.ReadLogits(rows));
+    std::span<const float> logits;
+    if (!backend_.SamplesRows()) {
+      KF_ASSIGN_OR_RETURN(logits, decoder_.ReadLogits(rows));
+    }
     const auto wanted = std::span(wanted_).subspan(static_cast<size_t>(first),
                                                    static_cast<size_t>(rows));
     for (size_t i = 0; i < wanted.size(); ++i) {
+      wanted[i].memory = decoder_.logits() + i * vocabulary_;
+      if (logits.empty()) continue;
       wanted[i].logits = logits.subspan(i * vocabulary_, vocabulary_);
     }
-    on_logits(wanted);
+    KF_RETURN_IF_ERROR(on_logits(wanted));
   }
   return absl::OkStatus();
 }

@@ -25,7 +25,9 @@ class Runner {
     SequenceGroup* group = nullptr;
     Sequence* sequence = nullptr;
     int32_t prompt_row = 0;
-    std::span<const float> logits;
+    const float* memory = nullptr;  // the logits, backend memory
+    // Where the host can read them; empty on a backend that samples rows.
+    std::span<const float> logits = {};
 
     bool EndsPrompt() const {
       return sequence == nullptr &&
@@ -33,7 +35,8 @@ class Runner {
     }
   };
   // Takes some of a call's rows, in order. They are valid during the call only.
-  using LogitsHandler = std::function<void(std::span<const LogitsRow>)>;
+  // An error is the call's.
+  using LogitsHandler = std::function<absl::Status(std::span<const LogitsRow>)>;
 
   struct PromptRun {
     SequenceGroup* group = nullptr;

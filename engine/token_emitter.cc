@@ -59,8 +59,14 @@ TokenEmitter::Choice TokenEmitter::ChooseNext(const Sequence& s,
                                               int worker) {
   const LogitsScan scan = ScanLogits(logits);
   if (scan.bad) return {.bad = true};
-  Choice choice{.id = IsForced(s) ? s.group.request.forced_tokens[s.generated]
-                                  : Sample(s, logits, scan, worker)};
+  Choice choice;
+  if (const std::optional<TokenId> forced = ForcedToken(s)) {
+    choice.id = *forced;
+  } else {
+    Sampler::Input input = SamplerInput(s);
+    input.logits = logits;
+    choice.id = samplers_[static_cast<size_t>(worker)].Sample(input, scan);
+  }
   if (s.group.request.output.logprobs || IsForced(s)) {
     choice.logprob =
         LogprobOf(logits, scan, choice.id, s.group.request.output.top_logprobs);
@@ -68,11 +74,13 @@ TokenEmitter::Choice TokenEmitter::ChooseNext(const Sequence& s,
   return choice;
 }
 
-TokenId TokenEmitter::Sample(const Sequence& s,
-                             std::span<const float> logits,
-                             const LogitsScan& scan,
-                             int worker) {
-  Sampler::Input input{.logits = logits,
+std::optional<TokenId> TokenEmitter::ForcedToken(const Sequence& s) {
+  if (!IsForced(s)) return std::nullopt;
+  return s.group.request.forced_tokens[s.generated];
+}
+
+Sampler::Input TokenEmitter::SamplerInput(const Sequence& s) {
+  Sampler::Input input{.logits = {},
                        .params = &s.group.request.sampling,
                        .history = s.history ? &*s.history : nullptr,
                        .seed = s.group.seed,
@@ -82,7 +90,7 @@ TokenId TokenEmitter::Sample(const Sequence& s,
   if (s.generated < s.group.request.stopping.min_new_tokens) {
     input.forbidden = s.group.forbidden;
   }
-  return samplers_[static_cast<size_t>(worker)].Sample(input, scan);
+  return input;
 }
 
 Update TokenEmitter::Next(Sequence& s, Choice choice, TimePoint now) {

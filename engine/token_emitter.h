@@ -44,6 +44,10 @@ class TokenEmitter {
   Choice ChooseNext(const Sequence& sequence,
                     std::span<const float> logits,
                     int worker);
+  // The next token, where the request has it; else what the sampler is told,
+  // but for the logits.
+  static std::optional<TokenId> ForcedToken(const Sequence& sequence);
+  static Sampler::Input SamplerInput(const Sequence& sequence);
   // Takes the chosen token. finish_reason is set if it is the last; kError if
   // the row was bad.
   Update Next(Sequence& sequence, Choice choice, TimePoint now);
@@ -57,10 +61,6 @@ class TokenEmitter {
                     TimePoint now) const;
 
  private:
-  TokenId Sample(const Sequence& sequence,
-                 std::span<const float> logits,
-                 const LogitsScan& scan,
-                 int worker);
   void AddText(Sequence& sequence, TokenId id, Update& update) const;
   bool EndsHere(Sequence& sequence, TokenId id, Update& update) const;
   void Complete(Sequence& sequence,

@@ -26,6 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/core/dtype.h"
+#include "kernels/core/sample_row.h"
 #include "kernels/core/score_options.h"
 
 namespace kf {
@@ -338,6 +339,17 @@ class Backend {
                               int64_t rows,
                               int64_t width,
                               float* out) = 0;
+
+  // --- sampling; optional ---
+  // Whether SampleRows serves: rows of logits then need not travel to the host.
+  // False where the host reads them in place.
+  virtual bool SamplesRows() const { return false; }
+  // What each row, [vocabulary], comes to, with the bits of the engine's own
+  // sampler. Waits for the result.
+  virtual absl::StatusOr<std::vector<SampledRow>> SampleRows(
+      std::span<const SampleRow> /*rows*/, int32_t /*vocabulary*/) {
+    return absl::UnimplementedError("this backend samples no rows");
+  }
 
   // --- attention ---
   virtual size_t PageBytes(const AttentionShape& shape) const = 0;

@@ -80,6 +80,8 @@ class Decoder {
 
   // Logits of final rows [first, first + rows), rows <= kLogitRows.
   absl::Status ComputeLogits(int64_t first, int64_t rows);
+  // Of the last ComputeLogits, [rows, vocabulary], backend memory.
+  const float* logits() const { return logits_->as<float>(); }
   // The first `rows` rows of the last ComputeLogits, [rows, vocabulary], where
   // the host can read them; valid until the next one.
   absl::StatusOr<std::span<const float>> ReadLogits(int64_t rows);

@@ -22,11 +22,6 @@ size_t ListBytes(int32_t slots) {
   return PartBytes(static_cast<size_t>(PagesFor(slots)) * sizeof(int32_t));
 }
 
-template <typename T>
-size_t ArrayBytes(size_t count) {
-  return PartBytes(count * sizeof(T));
-}
-
 unsigned char* Base(const PageSpan& span) {
   return reinterpret_cast<unsigned char*>(span.base);
 }
@@ -44,20 +39,6 @@ bool InPlace(const CompactLayer& layer) {
 int32_t BoundSlots(const DecodeAttentionItem& item) {
   return PagesFor(item.held + 1);
 }
-
-// Workspace parts, one after another.
-class Parts {
- public:
-  size_t Take(size_t bytes) {
-    const size_t at = bytes_;
-    bytes_ += PartBytes(bytes);
-    return at;
-  }
-  size_t bytes() const { return bytes_; }
-
- private:
-  size_t bytes_ = 0;
-};
 
 }  // namespace
 

@@ -11,6 +11,7 @@
 #include "kernels/cuda/embedding.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/product.h"
+#include "kernels/cuda/sample_calls.h"
 #include "kernels/cuda/staging.h"
 #include "kernels/cuda/weights.h"
 
@@ -30,7 +31,8 @@ class CudaBackend final : public Backend {
       : device_(std::move(device)),
         staging_(*device_),
         workspace_(*device_),
-        attention_(*device_, staging_, workspace_) {}
+        attention_(*device_, staging_, workspace_),
+        sampling_(*device_, staging_, workspace_) {}
 
   std::string_view name() const override { return kName; }
   std::string description() const override {
@@ -93,6 +95,13 @@ class CudaBackend final : public Backend {
                       int64_t width,
                       float* out) override;
 
+  bool SamplesRows() const override { return true; }
+  absl::StatusOr<std::vector<SampledRow>> SampleRows(
+      std::span<const SampleRow> rows, int32_t vocabulary) override {
+    KF_RETURN_IF_ERROR(device_->Use());
+    return sampling_.Rows(rows, vocabulary);
+  }
+
   size_t PageBytes(const AttentionShape& shape) const override {
     return static_cast<size_t>(LayoutOf(shape).page_bytes);
   }
@@ -154,6 +163,7 @@ class CudaBackend final : public Backend {
   Staging staging_;
   Workspace workspace_;
   AttentionCalls attention_;
+  SampleCalls sampling_;
 };
 
 absl::Status CudaBackend::Upload(std::byte* to,

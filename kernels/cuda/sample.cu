@@ -68,13 +68,14 @@ __device__ float Changed(const SampleItem& item,
     logit = ToFiniteFloat(__dadd_rn(static_cast<double>(logit), change.bias));
   }
   if (!change.seen) return logit;
-  const double repetition =
-      item.repetition_penalty == 0.0 ? 1.0 : item.repetition_penalty;
+  const double repetition = item.options.repetition_penalty == 0.0
+                                ? 1.0
+                                : item.options.repetition_penalty;
   double x = static_cast<double>(logit);
   x = x > 0.0 ? x / repetition : __dmul_rn(x, repetition);
   if (change.generated != 0) {
-    x = __dadd_rn(x, -item.presence_penalty);
-    x = __dadd_rn(x, -__dmul_rn(item.frequency_penalty,
+    x = __dadd_rn(x, -item.options.presence_penalty);
+    x = __dadd_rn(x, -__dmul_rn(item.options.frequency_penalty,
                                 static_cast<double>(change.generated)));
   }
   return ToFiniteFloat(x);
@@ -316,10 +317,10 @@ __device__ SampleState DrawFiltered(const SampleItem& item,
                                     int32_t* id) {
   KF_GPU_SHARED(Candidate[kMostCandidates], candidates);
   KF_GPU_SHARED(int32_t, kept);
-  const bool top_p = item.top_p > 0.0 && item.top_p < 1.0;
-  const double floor = top_p ? (1.0 - item.top_p) * total /
+  const bool top_p = item.options.top_p > 0.0 && item.options.top_p < 1.0;
+  const double floor = top_p ? (1.0 - item.options.top_p) * total /
                                    (2.0 * static_cast<double>(row.count))
-                             : item.min_p;
+                             : item.options.min_p;
   // Rounded down, and above the weights that are 0.
   const float least =
       fmaxf(nextafterf(static_cast<float>(floor), 0.0F), FLT_MIN);
@@ -327,8 +328,8 @@ __device__ SampleState DrawFiltered(const SampleItem& item,
     const int32_t listed = min(kMostCandidates, row.count);
     TakeBest(row, listed, memory.weights, memory.chosen, candidates);
     if (threadIdx.x == 0) {
-      kept =
-          CountTopP(candidates, listed, row.count, least, item.top_p * total);
+      kept = CountTopP(candidates, listed, row.count, least,
+                       item.options.top_p * total);
     }
   } else {
     const int32_t count = ListAbove(row, least, memory.weights, candidates);
@@ -337,7 +338,8 @@ __device__ SampleState DrawFiltered(const SampleItem& item,
   __syncthreads();  // what is kept
   if (kept < 0) return SampleState::kUndecided;
   if (threadIdx.x == 0) {
-    *id = DrawFromCandidates(row, candidates, kept, top_p, item.min_p, u);
+    *id =
+        DrawFromCandidates(row, candidates, kept, top_p, item.options.min_p, u);
   }
   return SampleState::kChosen;
 }
@@ -354,18 +356,21 @@ __device__ SampleState Choose(const SampleItem& item,
     scan = Adjust(item, vocabulary, memory.adjusted);
     row.logits = memory.adjusted;
   }
-  if (item.temperature == 0.0) {
+  if (item.options.temperature == 0.0) {
     *id = scan.best;
     return SampleState::kChosen;
   }
-  if (item.top_k > 0 && item.top_k < static_cast<uint32_t>(vocabulary)) {
-    row = KeepTopK(row, static_cast<int32_t>(item.top_k), memory);
+  if (item.options.top_k > 0 &&
+      item.options.top_k < static_cast<uint32_t>(vocabulary)) {
+    row = KeepTopK(row, static_cast<int32_t>(item.options.top_k), memory);
   }
   __syncthreads();  // the row that is left
-  const double total = Weigh(row, scan.largest, item.temperature, memory);
-  const double u = DrawUniform(item.seed, item.step, item.stream);
-  const bool top_p = item.top_p > 0.0 && item.top_p < 1.0;
-  if (top_p || item.min_p > 0.0) {
+  const double total =
+      Weigh(row, scan.largest, item.options.temperature, memory);
+  const double u =
+      DrawUniform(item.options.seed, item.options.step, item.options.stream);
+  const bool top_p = item.options.top_p > 0.0 && item.options.top_p < 1.0;
+  if (top_p || item.options.min_p > 0.0) {
     return DrawFiltered(item, row, total, u, memory, id);
   }
   if (threadIdx.x == 0) *id = DrawFromRow(row, u * total, memory);
@@ -439,10 +444,10 @@ __device__ void Describe(const SampleItem& item,
     token->largest = scan.largest;
     token->exp_sum = exp_sum;
   }
-  if (item.top_logprobs == 0) return;
-  TakeBest({item.logits, vocabulary, nullptr}, item.top_logprobs, nullptr,
-           memory.chosen, best);
-  for (int32_t i = thread; i < item.top_logprobs; i += kRowThreads) {
+  if (item.options.top_logprobs == 0) return;
+  TakeBest({item.logits, vocabulary, nullptr}, item.options.top_logprobs,
+           nullptr, memory.chosen, best);
+  for (int32_t i = thread; i < item.options.top_logprobs; i += kRowThreads) {
     item.top_ids[i] = best[i].place;
     item.top_logits[i] = best[i].logit;
   }
@@ -456,14 +461,19 @@ __global__ void __launch_bounds__(kRowThreads)
   SampledToken* token = work.out + blockIdx.x;
   const RowScan scan = ScanRow(item.logits, work.vocabulary);
   int32_t id = 0;
-  const SampleState state =
-      scan.bad ? SampleState::kBad
-               : Choose(item, work.vocabulary, scan, memory, &id);
+  SampleState state = SampleState::kChosen;
+  if (scan.bad) {
+    state = SampleState::kBad;
+  } else if (item.options.forced != kNoToken) {
+    id = item.options.forced;
+  } else {
+    state = Choose(item, work.vocabulary, scan, memory, &id);
+  }
   if (threadIdx.x == 0) {
     token->state = state;
     token->id = id;
   }
-  if (state == SampleState::kChosen && item.logprobs) {
+  if (state == SampleState::kChosen && item.options.logprobs) {
     Describe(item, work.vocabulary, scan, id, memory, token);
   }
 }

@@ -23,6 +23,26 @@ constexpr size_t PartBytes(size_t bytes) {
   return (bytes + kPartBytes - 1) / kPartBytes * kPartBytes;
 }
 
+template <typename T>
+size_t ArrayBytes(size_t count) {
+  return PartBytes(count * sizeof(T));
+}
+
+// Parts of one piece of memory, one after another.
+class Parts {
+ public:
+  // Where `bytes` more start.
+  size_t Take(size_t bytes) {
+    const size_t at = bytes_;
+    bytes_ += PartBytes(bytes);
+    return at;
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  size_t bytes_ = 0;
+};
+
 // Begin, Add each part, Send; then launch. The host goes on while the device
 // works: a few slots are filled in turn, and Begin waits only where the copy of
 // the call that had its slot before is not over.

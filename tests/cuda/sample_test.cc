@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "engine/sampling/sample_row.h"
 #include "engine/sampling/sampler.h"
 #include "kernels/cuda/gpu_api.h"
 #include "tests/cuda/device_array.h"
@@ -36,7 +36,26 @@ struct RowCase {
   uint32_t step = 0;
   uint32_t stream = 0;
   int32_t top_logprobs = 5;
+  int32_t forced = kNoToken;
 };
+
+TokenHistory HistoryOf(const RowCase& row) {
+  TokenHistory history;
+  history.AddPrompt(row.prompt);
+  for (const TokenId id : row.generated) history.AddGenerated(id);
+  return history;
+}
+
+engine::Sampler::Input InputOf(const RowCase& row,
+                               const TokenHistory& history) {
+  return {.logits = row.logits,
+          .params = &row.params,
+          .history = &history,
+          .seed = row.seed,
+          .step = row.step,
+          .stream = row.stream,
+          .forbidden = row.forbidden};
+}
 
 // Runs a batch of rows on the device.
 class Batch {
@@ -71,21 +90,12 @@ class Batch {
 
  private:
   SampleItem MakeItem(const RowCase& row) {
-    std::map<TokenId, LogitChange> changes;
-    for (const auto& [id, bias] : row.params.logit_bias) {
-      changes[id].banned = bias <= engine::kBanningBias;
-      changes[id].bias = changes[id].banned ? 0.0 : bias;
-    }
-    for (const TokenId id : row.prompt) changes[id].seen = true;
-    for (const TokenId id : row.generated) {
-      changes[id].seen = true;
-      ++changes[id].generated;
-    }
+    const TokenHistory history = HistoryOf(row);
     std::vector<LogitChange> list;
-    for (auto& [id, change] : changes) {
-      change.id = id;
-      list.push_back(change);
-    }
+    SampleRow described = engine::MakeSampleRow(InputOf(row, history), list);
+    engine::AskForLogprobs(static_cast<uint32_t>(row.top_logprobs),
+                           static_cast<int32_t>(row.logits.size()),
+                           described.options);
     const auto upload = [](auto& arrays, const auto& values) {
       using Array = typename std::decay_t<decltype(arrays)>::value_type;
       arrays.push_back(std::make_unique<typename Array::element_type>(values));
@@ -100,18 +110,8 @@ class Batch {
     item.forbidden_count = static_cast<int32_t>(forbidden.size());
     forbidden.resize(std::max<size_t>(1, forbidden.size()));
     item.forbidden = upload(forbidden_, forbidden);
-    item.temperature = row.params.temperature;
-    item.top_p = row.params.top_p;
-    item.min_p = row.params.min_p;
-    item.repetition_penalty = row.params.repetition_penalty;
-    item.presence_penalty = row.params.presence_penalty;
-    item.frequency_penalty = row.params.frequency_penalty;
-    item.seed = row.seed;
-    item.step = row.step;
-    item.stream = row.stream;
-    item.top_k = row.params.top_k;
-    item.logprobs = true;
-    item.top_logprobs = row.top_logprobs;
+    item.options = described.options;
+    item.options.forced = row.forced;
     const auto top = static_cast<size_t>(std::max(1, row.top_logprobs));
     item.top_ids = upload(ids_, std::vector<int32_t>(top));
     item.top_logits = upload(floats_, std::vector<float>(top));
@@ -134,18 +134,11 @@ void ExpectSamplers(const std::vector<RowCase>& rows) {
       EXPECT_EQ(got.state, SampleState::kBad) << i;
       continue;
     }
-    TokenHistory history;
-    history.AddPrompt(row.prompt);
-    for (const TokenId id : row.generated) history.AddGenerated(id);
+    const TokenHistory history = HistoryOf(row);
     engine::Sampler sampler(static_cast<int32_t>(row.logits.size()));
-    const TokenId want = sampler.Sample({.logits = row.logits,
-                                         .params = &row.params,
-                                         .history = &history,
-                                         .seed = row.seed,
-                                         .step = row.step,
-                                         .stream = row.stream,
-                                         .forbidden = row.forbidden},
-                                        scan);
+    const TokenId want = row.forced != kNoToken
+                             ? row.forced
+                             : sampler.Sample(InputOf(row, history), scan);
     ASSERT_EQ(got.state, SampleState::kChosen) << i;
     EXPECT_EQ(got.id, want) << i;
     const engine::TokenLogprob logprob = engine::LogprobOf(
@@ -245,11 +238,25 @@ TEST(SampleTest, TiesAndInfinities) {
   ExpectSamplers(rows);
 }
 
+// A token that is known gets its logprob, as any other would.
+TEST(SampleTest, ForcedTokens) {
+  std::mt19937 random(9);
+  std::vector<RowCase> rows(3);
+  for (RowCase& row : rows) row.logits = Logits(random, 700, 3.0F);
+  rows[0].forced = 0;
+  rows[1].forced = 699;
+  rows[2].forced = 350;
+  rows[2].top_logprobs = 0;
+  rows[2].logits[3] = -kInf;
+  ExpectSamplers(rows);
+}
+
 TEST(SampleTest, BadRows) {
   std::vector<RowCase> rows(4);
   for (RowCase& row : rows) row.logits.assign(600, 1.0F);
   rows[0].logits[599] = std::numeric_limits<float>::quiet_NaN();
   rows[1].logits[0] = kInf;
+  rows[1].forced = 5;
   rows[2].logits.assign(600, -kInf);
   ExpectSamplers(rows);
 }

@@ -4,6 +4,8 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,8 +24,14 @@ struct Hooks {
   // Called before memory is asked for; an error is returned.
   std::function<absl::Status(size_t bytes, std::string_view what)> allocate =
       nullptr;
+  // Called before memory is read; an error is returned.
+  std::function<absl::Status(size_t bytes)> download = nullptr;
+  // Called on what the backend has sampled, which it may change.
+  std::function<absl::Status(std::vector<SampledRow>&)> sampled = nullptr;
   // As on a device: the host cannot look into the memory.
   bool hide_memory = false;
+  // A backend that samples rows does not.
+  bool host_sampling = false;
 };
 
 class HookBackend : public Backend {
@@ -47,7 +55,17 @@ class HookBackend : public Backend {
   }
   absl::Status Download(std::span<std::byte> to,
                         const std::byte* from) override {
+    if (hooks_.download) {
+      if (auto status = hooks_.download(to.size()); !status.ok()) return status;
+    }
     return inner_->Download(to, from);
+  }
+  std::optional<DeviceMemory> OwnMemory() const override {
+    return inner_->OwnMemory();
+  }
+  absl::Status CopyRows(std::span<const RowCopy> copies,
+                        int64_t width) override {
+    return inner_->CopyRows(copies, width);
   }
   const std::byte* HostView(const std::byte* memory) const override {
     return hooks_.hide_memory ? nullptr : inner_->HostView(memory);
@@ -96,6 +114,16 @@ class HookBackend : public Backend {
                       int64_t width,
                       float* out) override {
     return inner_->SwiGlu(x, rows, width, out);
+  }
+  bool SamplesRows() const override {
+    return !hooks_.host_sampling && inner_->SamplesRows();
+  }
+  absl::StatusOr<std::vector<SampledRow>> SampleRows(
+      std::span<const SampleRow> rows, int32_t vocabulary) override {
+    auto sampled = inner_->SampleRows(rows, vocabulary);
+    if (!sampled.ok() || !hooks_.sampled) return sampled;
+    if (auto status = hooks_.sampled(*sampled); !status.ok()) return status;
+    return sampled;
   }
   size_t PageBytes(const AttentionShape& shape) const override {
     return inner_->PageBytes(shape);
