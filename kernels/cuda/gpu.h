@@ -65,6 +65,19 @@ __device__ inline T* in_device_memory(T* p) {
   return p;
 }
 
+// Copies 16 bytes of device memory, whatever they hold: bytes that nobody has
+// set stay unset, and are no fault before somebody uses them. Addresses are
+// multiples of 16.
+#if defined(KF_CUDA_EMULATION)
+KF_EMU_INLINE void copy16(void* to, const void* from) {
+  kf::emu::CopyBytes(to, from, 16);
+}
+#else
+__device__ inline void copy16(void* to, const void* from) {
+  *static_cast<uint4*>(to) = *static_cast<const uint4*>(from);
+}
+#endif
+
 // --- numbers ---
 __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(bf16 x) { return __bfloat162float(x); }

@@ -8,21 +8,22 @@ namespace {
 constexpr int kCopyThreads = 256;
 constexpr int kGatherThreads = 128;
 
-// Block (head, pair).
+// Block (head, pair). The last page of a sequence is partly filled: its free
+// slots are copied as they are.
 __global__ void __launch_bounds__(kCopyThreads)
     CopyPagesKernel(PageLayout layout,
                     unsigned char* base,
                     const PagePair* pairs) {
   const PagePair pair = pairs[blockIdx.y];
   const int64_t head = int64_t{blockIdx.x} * layout.head_bytes;
-  const auto* from = reinterpret_cast<const uint4*>(
-      base + pair.from * layout.page_bytes + head);
-  auto* to =
-      reinterpret_cast<uint4*>(base + pair.to * layout.page_bytes + head);
-  const auto units = static_cast<int32_t>(layout.head_bytes / 16);
-  for (auto i = static_cast<int32_t>(threadIdx.x); i < units;
-       i += kCopyThreads) {
-    to[i] = from[i];
+  const unsigned char* from =
+      gpu::in_device_memory(base + pair.from * layout.page_bytes + head);
+  unsigned char* to =
+      gpu::in_device_memory(base + pair.to * layout.page_bytes + head);
+  const auto bytes = static_cast<int32_t>(layout.head_bytes);
+  for (auto at = static_cast<int32_t>(16 * threadIdx.x); at < bytes;
+       at += 16 * kCopyThreads) {
+    gpu::copy16(to + at, from + at);
   }
 }
 

@@ -74,6 +74,10 @@ void CpAsync(void* to, const void* from, int bytes, int valid, Site site);
 void CpAsyncCommit();
 void CpAsyncWait(int pending_groups);
 
+// A kernel's copy of device or shared memory, whose targets become as set as
+// their sources are. Addresses are multiples of `bytes`.
+void CopyBytes(void* to, const void* from, size_t bytes);
+
 // f(*p, value) into *p; the old value. Checked as an atomic access.
 uint32_t AtomicRmw(uint32_t* p,
                    uint32_t (*f)(uint32_t old, uint32_t value),

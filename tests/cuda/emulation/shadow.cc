@@ -102,6 +102,7 @@ Allocations& DeviceAllocations() {
 const char* Verb(Access access) {
   switch (access) {
     case Access::kRead:
+    case Access::kCopy:
       return "read";
     case Access::kWrite:
       return "write";
@@ -132,7 +133,8 @@ void CheckElsewhere(const char* p, size_t bytes, Access access, void* pc) {
       InBytes(p, b.fibers.data(), b.fibers.size() * sizeof(Fiber))) {
     return;
   }
-  if (access == Access::kRead && p >= &__executable_start && p < &end) return;
+  const bool reads = access == Access::kRead || access == Access::kCopy;
+  if (reads && p >= &__executable_start && p < &end) return;
   Fail("host pointer: %s of %zu bytes of host memory at %s", Verb(access),
        bytes, DescribePlace(pc));
 }
@@ -195,7 +197,8 @@ void CheckCell(Cell& c,
                void* pc) {
   const Block& b = ThisBlock();
   const bool atomic = access == Access::kAtomic;
-  if (access != Access::kWrite && c.set == 0) {
+  const bool writes = access == Access::kWrite || atomic;
+  if ((access == Access::kRead || atomic) && c.set == 0) {
     Fail(
         "unset read: %zu bytes of %s memory that nobody has set yet, or that a "
         "copy "
@@ -212,7 +215,7 @@ void CheckCell(Cell& c,
          Verb(access), DescribePlace(pc));
   }
   const Stamp read{c.read_barrier, c.read_thread, c.read_epoch};
-  if (access != Access::kRead && !Before(b, now, c.read_block, read) &&
+  if (writes && !Before(b, now, c.read_block, read) &&
       !(atomic && c.read_atomic)) {
     Fail("race: %s %s at %s, read by another %s without a barrier between",
          space, Verb(access), DescribePlace(pc),
@@ -221,7 +224,7 @@ void CheckCell(Cell& c,
              : "block of this launch");
   }
   if (access != Access::kWrite) RecordRead(c, b, now, atomic);
-  if (access != Access::kRead) {
+  if (writes) {
     c.write_block = b.serial;
     c.write_barrier = now.barrier;
     c.write_thread = now.thread;
@@ -269,6 +272,19 @@ void ShadowAccess(const void* p, size_t bytes, Access access, void* pc) {
   for (size_t i = 0; i < bytes; ++i) {
     CheckCell(cell[i], space, bytes, access, now, pc);
   }
+}
+
+void ShadowMove(void* to, const void* from, size_t bytes) {
+  const auto cells = [](const void* p) -> Cell* {
+    const char* at = static_cast<const char*>(p);
+    if (SharedRegion().Holds(at)) return SharedRegion().At(at);
+    return DeviceRegion().Holds(at) ? DeviceRegion().At(at) : nullptr;
+  };
+  Cell* target = cells(to);
+  const Cell* source = cells(from);
+  // What is neither (a thread's own stack, arguments) has no cells.
+  if (target == nullptr || source == nullptr) return;
+  for (size_t i = 0; i < bytes; ++i) target[i].set = source[i].set;
 }
 
 void ShadowUnset(const void* p, size_t bytes) {

@@ -12,13 +12,16 @@
 
 namespace kf::emu {
 
-enum class Access : uint8_t { kRead, kWrite, kAtomic };
+// kCopy: a read of what is only stored elsewhere; it may be unset.
+enum class Access : uint8_t { kRead, kCopy, kWrite, kAtomic };
 
 #if defined(KF_EMU_CHECK)
 
 // Ends the block if a CUDA thread must not do this here. `pc` is where it
 // returns to.
 void ShadowAccess(const void* p, size_t bytes, Access access, void* pc);
+// What a kernel copies is as set as its source is.
+void ShadowMove(void* to, const void* from, size_t bytes);
 // Shared memory that a copy in flight will set.
 void ShadowUnset(const void* p, size_t bytes);
 // What the block before left.
@@ -34,6 +37,7 @@ const char* DescribePlace(void* pc);
 #else
 
 inline void ShadowAccess(const void*, size_t, Access, void*) {}
+inline void ShadowMove(void*, const void*, size_t) {}
 inline void ShadowUnset(const void*, size_t) {}
 inline void ShadowForgetShared() {}
 inline void ShadowCopy(void*, const void*, size_t) {}

@@ -107,6 +107,18 @@ void CpAsync(void* to, const void* from, int bytes, int valid, Site site) {
   f.copies.push_back(copy);
 }
 
+void CopyBytes(void* to, const void* from, size_t bytes) {
+  void* pc = __builtin_return_address(0);
+  if (!Aligned(to, bytes) || !Aligned(from, bytes)) {
+    Fail("misaligned: copy of %zu bytes from %p to %p at %s", bytes, from, to,
+         DescribePlace(pc));
+  }
+  ShadowAccess(from, bytes, Access::kCopy, pc);
+  ShadowAccess(to, bytes, Access::kWrite, pc);
+  ShadowMove(to, from, bytes);
+  std::memcpy(to, from, bytes);
+}
+
 void CpAsyncCommit() { ++ThisFiber().copy_group; }
 
 void CpAsyncWait(int pending_groups) {

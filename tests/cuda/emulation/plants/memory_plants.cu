@@ -124,6 +124,36 @@ bool UnsetGlobal(bool planted) {
   return y.Download()[kThreads - 1] == 128.0F;
 }
 
+// --- unset device memory, copied first: named where it is used ---
+__global__ void CopyWide(const float* x, float* y) {
+  gpu::copy16(y + 4 * threadIdx.x, x + 4 * threadIdx.x);
+}
+
+bool UnsetCopied(bool planted) {
+  // Never set: the last float of all. Copying it is right.
+  DeviceArray<float> x(kThreads);
+  x.Upload(Ramp(kThreads - 1));
+  DeviceArray<float> copy(kThreads);
+  DeviceArray<float> y(kThreads);
+  const int used = planted ? kThreads : kThreads - 1;
+  launch(nullptr, 1, kThreads / 4, 0, CopyWide, x.data(), copy.data());
+  launch(nullptr, 1, used, 0, Double, copy.data(), y.data());
+  return y.Download()[static_cast<size_t>(used) - 1] ==
+         2.0F * static_cast<float>(used);
+}
+
+// --- a copy races as a load and a store do ---
+__global__ void CopyFromNeighbour(float* x, bool planted) {
+  const unsigned from = planted ? (threadIdx.x + 1) % kThreads : threadIdx.x;
+  gpu::copy16(x + 4 * threadIdx.x, x + 4 * from);  // fault
+}
+
+bool CopyRace(bool planted) {
+  DeviceArray<float> x(Ramp(4 * kThreads));
+  launch(nullptr, 1, kThreads, 0, CopyFromNeighbour, x.data(), planted);
+  return x.Download()[0] == 1.0F;
+}
+
 // --- a 16-byte load from where only 4 bytes align ---
 __global__ void LoadWide(const float* x, float* y, bool planted) {
   const float* row = x + 4 * threadIdx.x + (planted ? 1 : 0);
@@ -239,6 +269,8 @@ std::vector<Plant> MemoryPlants() {
        "out of bounds: shared write"},
       {"UnsetShared", UnsetShared, kWrong, kWrong, "unset read"},
       {"UnsetGlobal", UnsetGlobal, kWrong, kWrong, "unset read"},
+      {"UnsetCopied", UnsetCopied, kWrong, kWrong, "unset read"},
+      {"CopyRace", CopyRace, kAny, kAny, "race: global (read|write)"},
       {"Misaligned", Misaligned, kAny, "misaligned", "misaligned"},
       {"HostPointer", HostPointer, kAny, kAny, "host pointer: read"},
       {"LocalOfAnother", LocalOfAnother, kAny, kAny,
