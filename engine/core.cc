@@ -40,7 +40,8 @@ void EngineCore::Add(std::unique_ptr<SequenceGroup> group) {
 
 void EngineCore::Step() {
   const TimePoint start = parts_.clock.Now();
-  const StepPlan plan = scheduler_.Plan(start);
+  scheduler_.Plan(start, plan_);
+  const StepPlan& plan = plan_;
   Drop(plan, start);
   Preempt(plan);
   Admit(plan, start);
@@ -60,7 +61,7 @@ void EngineCore::Step() {
   observer_->OnStep(report);
 }
 
-double EngineCore::TimeOf(const std::function<void()>& work) const {
+double EngineCore::TimeOf(absl::FunctionRef<void()> work) const {
   const TimePoint start = parts_.clock.Now();
   work();
   return ToSeconds(parts_.clock.Now() - start);
@@ -129,7 +130,8 @@ void EngineCore::Admit(const StepPlan& plan, TimePoint now) {
 
 int32_t EngineCore::RunDecode(const StepPlan& plan, StepReport& report) {
   if (plan.decode.empty()) return 0;
-  std::vector<Sequence*> rows;
+  std::vector<Sequence*>& rows = decoding_;
+  rows.clear();
   uint32_t evicted = 0;
   for (const RequestId id : plan.decode) {
     for (const auto& s : groups_.at(id)->sequences) {

@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/cache/page_pool.h"
@@ -80,7 +81,7 @@ class EngineCore {
   using Reading = RowReader::Reading;
 
   EngineCore(Parts parts, std::unique_ptr<CacheStore> caches);
-  double TimeOf(const std::function<void()>& work) const;  // seconds
+  double TimeOf(absl::FunctionRef<void()> work) const;  // seconds
   void Drop(const StepPlan& plan, TimePoint now);
   void Preempt(const StepPlan& plan);
   void Admit(const StepPlan& plan, TimePoint now);
@@ -120,7 +121,9 @@ class EngineCore {
   Runner runner_;
   TokenEmitter emitter_;
   RowReader reader_;
-  std::vector<Reading> readings_;  // scratch of TakeRows
+  StepPlan plan_;                    // of the step; its memory stays
+  std::vector<Sequence*> decoding_;  // scratch of RunDecode
+  std::vector<Reading> readings_;    // scratch of TakeRows
   std::unordered_map<RequestId, std::unique_ptr<SequenceGroup>> groups_;
   std::vector<Ending> endings_;  // not told yet
   CoreReport report_;

@@ -17,6 +17,7 @@
 #include "engine/sequence_group.h"
 #include "kernels/core/mutex.h"
 #include "kernels/core/status.h"
+#include "kernels/core/thread_name.h"
 
 namespace kf::engine {
 
@@ -301,7 +302,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
   if (observer != nullptr) impl.observer = observer;
   impl.core->SetObserver(impl.observer);
   const MutexLock lock(impl.join_mu);
-  impl.thread = std::thread([&impl] { impl.Run(); });
+  impl.thread = std::thread([&impl] {
+    NameThread("kf-engine");
+    impl.Run();
+  });
   return engine;
 }
 

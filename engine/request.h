@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "engine/clock.h"
 #include "kernels/backend.h"
 #include "kernels/core/noise.h"
@@ -165,7 +166,8 @@ struct Update {
   uint32_t index = 0;  // of the sample; of the beam, best first
   bool first = false;
   std::string text;  // whole UTF-8 characters
-  std::vector<TokenId> token_ids;
+  // One a step: without memory of its own.
+  absl::InlinedVector<TokenId, 4> token_ids;
   std::vector<TokenLogprob> logprobs;  // one per id, when asked for
   std::vector<TokenLogprob>
       prompt_logprobs;  // first only; from the second token

@@ -21,7 +21,7 @@ Runner::Runner(const ModelConfig& config, Decoder& decoder, Backend& backend)
       backend_(backend) {}
 
 absl::Status Runner::Decode(std::span<Sequence* const> sequences,
-                            const LogitsHandler& on_logits) {
+                            LogitsHandler on_logits) {
   rows_.clear();
   wanted_.clear();
   for (Sequence* s : sequences) {
@@ -63,7 +63,7 @@ absl::Status Runner::Replay(SequenceGroup& group, int32_t tokens) {
 
 absl::Status Runner::Prefill(int32_t layer,
                              std::span<const PromptRun> runs,
-                             const LogitsHandler& on_logits) {
+                             LogitsHandler on_logits) {
   pieces_.clear();
   wanted_.clear();
   for (const PromptRun& run : runs) {
@@ -88,7 +88,7 @@ absl::Status Runner::Prefill(int32_t layer,
   return HandleLogits(on_logits);
 }
 
-absl::Status Runner::HandleLogits(const LogitsHandler& on_logits) {
+absl::Status Runner::HandleLogits(LogitsHandler on_logits) {
   const auto count = static_cast<int64_t>(wanted_.size());
   for (int64_t first = 0; first < count; first += kLogitRows) {
     const int64_t rows = std::min<int64_t>(kLogitRows, count - first);

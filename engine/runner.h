@@ -5,10 +5,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "engine/model/decoder.h"
 #include "engine/sequence.h"
@@ -36,7 +36,8 @@ class Runner {
   };
   // Takes some of a call's rows, in order. They are valid during the call only.
   // An error is the call's.
-  using LogitsHandler = std::function<absl::Status(std::span<const LogitsRow>)>;
+  using LogitsHandler =
+      absl::FunctionRef<absl::Status(std::span<const LogitsRow>)>;
 
   struct PromptRun {
     SequenceGroup* group = nullptr;
@@ -49,7 +50,7 @@ class Runner {
   // Feeds each sequence its last token. On an error the caches of all of them
   // are in an undefined state.
   absl::Status Decode(std::span<Sequence* const> sequences,
-                      const LogitsHandler& on_logits);
+                      LogitsHandler on_logits);
   // Feeds each live sequence of a group, whose prompt has been replayed, the
   // next `tokens` tokens that it has fed before, in one call; their logits have
   // been read then.
@@ -58,12 +59,12 @@ class Runner {
   // Of a prompt that is replayed only the last row's are computed.
   absl::Status Prefill(int32_t layer,
                        std::span<const PromptRun> runs,
-                       const LogitsHandler& on_logits);
+                       LogitsHandler on_logits);
   // What all layers of a sequence hold now.
   absl::StatusOr<CacheState> ReadCache(const Sequence& sequence) const;
 
  private:
-  absl::Status HandleLogits(const LogitsHandler& on_logits);
+  absl::Status HandleLogits(LogitsHandler on_logits);
   absl::Status ReadCutLayer(int32_t layer, std::span<const PromptRun> runs);
   absl::StatusOr<std::vector<HeldTokens>> ReadLayer(const Sequence& sequence,
                                                     int32_t layer) const;

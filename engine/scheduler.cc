@@ -59,8 +59,24 @@ void Scheduler::ExpectExpiry(const SchedulerEntry& entry) {
   }
 }
 
+void StepPlan::Clear() {
+  drops.clear();
+  preempt.clear();
+  admit.clear();
+  decode.clear();
+  prefill.clear();
+  replay.clear();
+  prefill_token_layers = 0;
+}
+
 StepPlan Scheduler::Plan(TimePoint now) {
   StepPlan plan;
+  Plan(now, plan);
+  return plan;
+}
+
+void Scheduler::Plan(TimePoint now, StepPlan& plan) {
+  plan.Clear();
   DropEnded(now, plan);
   Grow(plan);
   for (Running& r : running_) {
@@ -71,7 +87,6 @@ StepPlan Scheduler::Plan(TimePoint now) {
   // What a preempted request gave back is for those that grow.
   if (plan.preempt.empty()) Admit(plan);
   PlanPrefill(plan);
-  return plan;
 }
 
 std::vector<Scheduler::Running>::iterator Scheduler::Find(RequestId id) {
@@ -151,7 +166,8 @@ void Scheduler::DropEnded(TimePoint now, StepPlan& plan) {
 
 // In order of rank, so that the first has what there is.
 void Scheduler::Grow(StepPlan& plan) {
-  std::vector<std::pair<QueueKey, RequestId>> growing;
+  std::vector<std::pair<QueueKey, RequestId>>& growing = growing_;
+  growing.clear();
   for (const Running& r : running_) {
     if (r.entry.growth && Decodes(r) && r.room < RoomToStep(r.entry, r.fed)) {
       growing.emplace_back(r.key, r.entry.id);
@@ -235,7 +251,8 @@ void Scheduler::Start(const QueueKey& key,
 void Scheduler::Admit(StepPlan& plan) {
   int64_t reserve = 0;
   for (const Running& r : running_) reserve += NextPages(r.entry, r.room);
-  std::vector<Waiting*> passed;  // do not fit, and may be passed
+  std::vector<Waiting*>& passed = passed_;  // do not fit, and may be passed
+  passed.clear();
   for (auto next = queue_.begin(); next != queue_.end();) {
     // Nobody fits: spares the way through a long queue.
     if (rows_used_ == limits_.max_batch) return;

@@ -87,6 +87,8 @@ struct ReplayPiece {
 };
 
 struct StepPlan {
+  void Clear();
+
   struct Drop {
     RequestId id = 0;
     DropReason reason = DropReason::kCancelled;
@@ -110,6 +112,8 @@ class Scheduler {
   // The next Plan drops the request, in any state. Unknown ids are ignored.
   void Cancel(RequestId id) { cancelled_.insert(id); }
   StepPlan Plan(TimePoint now);
+  // The same into `plan`, whose memory is used again.
+  void Plan(TimePoint now, StepPlan& plan);
   // A running request has given back some of its rows (one stays) and pages:
   // 0 of one that grows, whose pages go with the rows.
   void Shrink(RequestId id, int32_t rows, int64_t pages);
@@ -174,6 +178,8 @@ class Scheduler {
   // there is room for none.
   std::multiset<int64_t> needs_;
   std::vector<Running> running_;  // in order of admission
+  std::vector<Waiting*> passed_;  // scratch of Admit
+  std::vector<std::pair<QueueKey, RequestId>> growing_;  // scratch of Grow
   std::unordered_set<RequestId> cancelled_;
   // No deadline or time limit is earlier: until then, nobody is asked.
   TimePoint next_expiry_ = TimePoint::max();

@@ -21,8 +21,10 @@ bool Contains(const std::vector<TokenId>& ids, TokenId id) {
 TokenEmitter::TokenEmitter(const Tokenizer& tokenizer,
                            int32_t vocabulary,
                            int workers)
-    : tokenizer_(tokenizer),
-      samplers_(static_cast<size_t>(workers), Sampler(vocabulary)) {
+    : tokenizer_(tokenizer) {
+  // One by one: a copy would not have the memory that each has reserved.
+  samplers_.reserve(static_cast<size_t>(workers));
+  for (int i = 0; i < workers; ++i) samplers_.emplace_back(vocabulary);
   for (TokenId id = 0; id < vocabulary; ++id) {
     if (tokenizer.IsEndOfGeneration(id)) end_ids_.push_back(id);
   }
@@ -174,7 +176,7 @@ Update TokenEmitter::FinishBeam(Sequence& s,
   Update update;
   update.index = s.index;
   update.score = beam.score;
-  update.token_ids = beam.tokens;
+  update.token_ids.assign(beam.tokens.begin(), beam.tokens.end());
   for (const TokenId id : beam.tokens) EndsHere(s, id, update);
   AddFirst(s, now, update);
   Complete(s, beam.ended ? update.finish_reason : reason, now, update);

@@ -15,7 +15,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,6 +22,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/core/dtype.h"
@@ -298,7 +298,7 @@ class Backend {
   // calls none. The default has one worker, the caller.
   virtual int workers() const { return 1; }
   virtual void ParallelFor(
-      int64_t count, const std::function<void(int64_t index, int worker)>& fn) {
+      int64_t count, absl::FunctionRef<void(int64_t index, int worker)> fn) {
     for (int64_t index = 0; index < count; ++index) fn(index, 0);
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -15,7 +16,7 @@ using google::protobuf::RepeatedField;
 using google::protobuf::RepeatedPtrField;
 
 template <typename T>
-void Append(std::vector<T> from, std::vector<T>* to) {
+void Append(T from, T* to) {
   if (to->empty()) {
     *to = std::move(from);
     return;
@@ -67,7 +68,7 @@ void SetLogprobs(const std::vector<engine::TokenLogprob>& from,
   }
 }
 
-void SetIds(const std::vector<engine::TokenId>& from,
+void SetIds(std::span<const engine::TokenId> from,
             RepeatedField<uint32_t>* to) {
   to->Reserve(static_cast<int>(from.size()));
   for (const engine::TokenId id : from) to->Add(static_cast<uint32_t>(id));

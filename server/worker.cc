@@ -2,10 +2,17 @@
 
 #include <utility>
 
+#include "kernels/core/thread_name.h"
+
 namespace kf::server {
 
 Worker::Worker(int threads, size_t max_waiting) : max_waiting_(max_waiting) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
+  for (int i = 0; i < threads; ++i) {
+    threads_.emplace_back([this] {
+      NameThread("kf-worker");
+      Run();
+    });
+  }
 }
 
 Worker::~Worker() {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "kernels/core/status.h"
 
@@ -195,8 +196,10 @@ uint32_t CountBetter(std::span<const float> logits, TokenId id) {
 }
 
 std::vector<TokenId> SelectLargest(std::span<const float> logits,
-                                   size_t count) {
-  std::vector<TokenId> ids;
+                                   size_t count,
+                                   std::vector<TokenId> room) {
+  std::vector<TokenId> ids = std::move(room);
+  ids.clear();
   if (count == 0) return ids;
   const auto better = [logits](TokenId a, TokenId b) {
     const float x = logits[static_cast<size_t>(a)];

@@ -34,6 +34,9 @@ double Sum(std::span<const float> x);  // in double
 uint32_t CountBetter(std::span<const float> logits, TokenId id);
 
 // The `count` largest (of equal ones the smaller ids), or all, in no order.
-std::vector<TokenId> SelectLargest(std::span<const float> logits, size_t count);
+// `room` lends its memory; what it holds is forgotten.
+std::vector<TokenId> SelectLargest(std::span<const float> logits,
+                                   size_t count,
+                                   std::vector<TokenId> room = {});
 
 }  // namespace kf::engine

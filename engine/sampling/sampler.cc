@@ -53,6 +53,13 @@ bool HasPenalties(const SamplingParams& params) {
 
 Sampler::Sampler(int32_t vocabulary) : vocabulary_(vocabulary) {
   KF_CHECK(vocabulary >= 1);
+  // Now, since a decode step is not to allocate; untouched, it costs nothing.
+  const auto most = static_cast<size_t>(vocabulary);
+  adjusted_.reserve(most);
+  kept_.reserve(most);
+  kept_logits_.reserve(most);
+  weights_.reserve(most);
+  candidates_.reserve(most);
 }
 
 // Bias and penalties, into adjusted_.
@@ -116,7 +123,7 @@ void Sampler::Weigh(std::span<const float> logits,
   largest_ = scan.largest;
   kept_.clear();
   if (params.top_k > 0 && params.top_k < logits.size()) {
-    kept_ = SelectLargest(logits, params.top_k);
+    kept_ = SelectLargest(logits, params.top_k, std::move(kept_));
     std::sort(kept_.begin(), kept_.end());
     kept_logits_.clear();
     for (const TokenId id : kept_) {

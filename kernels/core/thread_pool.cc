@@ -12,6 +12,7 @@
 #include "kernels/core/cpu_count.h"
 #include "kernels/core/mutex.h"
 #include "kernels/core/status.h"
+#include "kernels/core/thread_name.h"
 
 namespace kf {
 namespace {
@@ -36,11 +37,7 @@ void Pause() {
 }  // namespace
 
 struct ThreadPool::State {
-  using Fn = std::function<void(int64_t, int)>;
-
-  // Written by the caller while no worker is inside; published by the gate.
-  const Fn* fn = nullptr;
-  int64_t count = 0;
+  using Fn = absl::FunctionRef<void(int64_t, int)>;
 
   alignas(64) std::atomic<int64_t> next{0};
   alignas(64) std::atomic<uint64_t> gate{0};
@@ -48,6 +45,10 @@ struct ThreadPool::State {
   std::atomic<bool> stop{false};
   std::atomic<bool> caller_sleeps{false};
   int spins = 0;
+
+  // Written by the caller while no worker is inside; published by the gate.
+  const Fn* fn = nullptr;
+  int64_t count = 0;
 
   Mutex mu;  // guards no data: makes sleeping and waking atomic
   CondVar work;
@@ -142,8 +143,10 @@ ThreadPool::ThreadPool(int threads)
   state_->spins = own_core ? kSpins : 0;
   state_->workers.reserve(static_cast<size_t>(threads - 1));
   for (int worker = 1; worker < threads; ++worker) {
-    state_->workers.emplace_back(
-        [state = state_.get(), worker] { state->WorkerLoop(worker); });
+    state_->workers.emplace_back([state = state_.get(), worker] {
+      NameThread("kf-kernels");
+      state->WorkerLoop(worker);
+    });
   }
 }
 
@@ -157,7 +160,7 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::ParallelFor(
-    int64_t count, const std::function<void(int64_t index, int worker)>& fn) {
+    int64_t count, absl::FunctionRef<void(int64_t index, int worker)> fn) {
   if (count <= 1 || threads_ == 1) {
     for (int64_t i = 0; i < count; ++i) fn(i, 0);
     return;

@@ -6,8 +6,9 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
+
+#include "absl/functional/function_ref.h"
 
 namespace kf {
 
@@ -24,9 +25,10 @@ class ThreadPool {
   // Calls fn(index, worker) once for each index in [0, count); worker is in
   // [0, threads()) and distinct for calls that run at the same time, so it may
   // index scratch memory. The caller takes part. Not reentrant, and called from
-  // one thread at a time (the engine thread). fn must not throw.
+  // one thread at a time (the engine thread). fn must not throw. Allocates
+  // nothing; sleeping workers are woken once, together.
   void ParallelFor(int64_t count,
-                   const std::function<void(int64_t index, int worker)>& fn);
+                   absl::FunctionRef<void(int64_t index, int worker)> fn);
 
  private:
   struct State;

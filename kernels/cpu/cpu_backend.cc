@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <string>
 #include <utility>
 
@@ -94,7 +93,7 @@ class CpuBackend : public Backend {
   int workers() const override { return pool_.threads(); }
   void ParallelFor(
       int64_t count,
-      const std::function<void(int64_t index, int worker)>& fn) override {
+      absl::FunctionRef<void(int64_t index, int worker)> fn) override {
     pool_.ParallelFor(count, fn);
   }
 

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <new>
 #include <numeric>
-#include <vector>
+#include <span>
 
 #include "kernels/core/status.h"
 #include "kernels/cpu/attention.h"
@@ -55,6 +55,8 @@ class Decode {
     unsigned char* rotated;  // K of a chunk
   };
 
+  template <typename T>
+  absl::StatusOr<std::span<T>> TakeSpan(int64_t count);
   absl::Status Allocate();
   absl::Status AllocateRow(const DecodeAttentionItem& item, Row& row);
   absl::Status AllocateWorkers();
@@ -110,10 +112,11 @@ class Decode {
   const int32_t group_;
   const int64_t partial_;             // floats of one head's partial result
   const float* rotations_ = nullptr;  // by rank, where a row needs them
-  std::vector<size_t> prepared_;      // rows
-  std::vector<size_t> runs_;          // the first of each run of these
-  std::vector<Row> rows_;
-  std::vector<Worker> workers_;
+  // Of the scratch memory: a step allocates nothing.
+  std::span<size_t> prepared_;  // rows
+  std::span<size_t> runs_;      // the first of each run of these
+  std::span<Row> rows_;         // [items]
+  std::span<Worker> workers_;   // [threads]
 };
 
 absl::Status Decode::Run() {
@@ -137,12 +140,24 @@ absl::Status Decode::Run() {
   return absl::OkStatus();
 }
 
+template <typename T>
+absl::StatusOr<std::span<T>> Decode::TakeSpan(int64_t count) {
+  KF_ASSIGN_OR_RETURN(T * first, context_.scratch.Take<T>(count));
+  return std::span<T>(first, static_cast<size_t>(count));
+}
+
 absl::Status Decode::Allocate() {
   int32_t last = 0;
   for (const DecodeAttentionItem& item : args_.items) {
     last = std::max(last, item.position);
   }
   context_.rope.Prepare(shape_, last);
+  const int64_t count = std::ssize(args_.items);
+  KF_ASSIGN_OR_RETURN(rows_, TakeSpan<Row>(count));
+  KF_ASSIGN_OR_RETURN(const auto prepared, TakeSpan<size_t>(count));
+  KF_ASSIGN_OR_RETURN(const auto runs, TakeSpan<size_t>(count));
+  size_t prepared_count = 0;
+  size_t run_count = 0;
   int64_t items = 0;
   for (size_t i = 0; i < args_.items.size(); ++i) {
     const DecodeAttentionItem& item = args_.items[i];
@@ -153,15 +168,17 @@ absl::Status Decode::Allocate() {
     KF_CHECK(std::ssize(item.cache.pages) >= PagesFor(item.held + 1));
     if (InRun(i)) CheckRun(i);
     if (Prepared(i)) {
-      prepared_.push_back(i);
-      if (!item.continues) runs_.push_back(i);
+      prepared[prepared_count++] = i;
+      if (!item.continues) runs[run_count++] = i;
     }
     Row row = {};
     row.first_item = items;
     KF_RETURN_IF_ERROR(AllocateRow(item, row));
     items += int64_t{row.chunks} * shape_.kv_heads;
-    rows_.push_back(row);
+    rows_[i] = row;
   }
+  prepared_ = prepared.first(prepared_count);
+  runs_ = runs.first(run_count);
   return AllocateWorkers();
 }
 
@@ -236,7 +253,8 @@ absl::Status Decode::AllocateWorkers() {
   if (ranks > 0) {
     KF_ASSIGN_OR_RETURN(rotations_, RankRotations(context_, shape_, ranks));
   }
-  for (int i = 0; i < context_.pool.threads(); ++i) {
+  KF_ASSIGN_OR_RETURN(workers_, TakeSpan<Worker>(context_.pool.threads()));
+  for (Worker& worker : workers_) {
     Worker w = {};
     KF_ASSIGN_OR_RETURN(
         w.q, scratch.Take<uint32_t>(int64_t{group_} * layout_.steps));
@@ -249,7 +267,7 @@ absl::Status Decode::AllocateWorkers() {
                           scratch.Take<unsigned char>(PagesFor(kDecodeChunk) *
                                                       KeyBytes(layout_)));
     }
-    workers_.push_back(w);
+    worker = w;
   }
   return absl::OkStatus();
 }

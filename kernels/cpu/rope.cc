@@ -13,6 +13,9 @@ void RopeTable::Prepare(const AttentionShape& shape, int32_t max_position) {
     base_ = shape.rope_base;
     fine_.clear();
     coarse_.clear();
+    // Untouched, it costs no memory.
+    coarse_.reserve(static_cast<size_t>(kReserved / kFine) *
+                    static_cast<size_t>(rotary_dim_));
     for (int32_t p = 0; p < kFine; ++p) AddRow(p, fine_);
   }
   if (rotary_dim_ == 0) return;

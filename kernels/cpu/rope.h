@@ -16,7 +16,9 @@ namespace kf::cpu {
 class RopeTable {
  public:
   // Makes positions 0 .. max_position available for the shape. The table grows
-  // to rotary_dim * 8 bytes for every 64 positions of the longest sequence.
+  // to rotary_dim * 8 bytes for every 64 positions of the longest sequence; its
+  // memory is reserved at the first call for kReserved positions, so that a
+  // decode step does not allocate.
   void Prepare(const AttentionShape& shape, int32_t max_position);
 
   // Writes pairs {cos, sin} for each i: rotary_dim floats.
@@ -24,6 +26,7 @@ class RopeTable {
 
  private:
   static constexpr int32_t kFine = 64;
+  static constexpr int32_t kReserved = 131072;
 
   void AddRow(int32_t position, std::vector<double>& to) const;
 

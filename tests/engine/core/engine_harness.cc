@@ -31,7 +31,7 @@ absl::Status OwnCopy(const absl::Status& status) {
 }
 
 template <typename T>
-void Append(std::vector<T>& to, std::vector<T>& from) {
+void Append(std::vector<T>& to, const auto& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 

@@ -73,7 +73,7 @@ class HookBackend : public Backend {
   int workers() const override { return inner_->workers(); }
   void ParallelFor(
       int64_t count,
-      const std::function<void(int64_t index, int worker)>& fn) override {
+      absl::FunctionRef<void(int64_t index, int worker)> fn) override {
     inner_->ParallelFor(count, fn);
   }
   absl::StatusOr<std::unique_ptr<LinearWeights>> LoadLinear(
