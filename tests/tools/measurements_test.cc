@@ -112,5 +112,18 @@ TEST(ReportJson, CarriesWhatTheTableShows) {
   EXPECT_TRUE(report["errors"].empty());
 }
 
+// Tokens 0 to 3 come a second apart, 4 to 7 two seconds apart, two at a time;
+// the last bin is not half full.
+TEST(SecondsPerToken, AreMediansOfBins) {
+  RequestRecord record;
+  record.arrivals = {{10.0, 1}, {11.0, 1}, {12.0, 1}, {13.0, 1},
+                     {17.0, 2}, {21.0, 2}, {99.0, 1}};
+  const std::vector<double> seconds = SecondsPerToken(record, 4);
+  ASSERT_EQ(seconds.size(), 2U);
+  EXPECT_DOUBLE_EQ(seconds[0], 1.0);
+  EXPECT_DOUBLE_EQ(seconds[1], 2.0);
+  EXPECT_TRUE(SecondsPerToken({}, 4).empty());
+}
+
 }  // namespace
 }  // namespace kf::tools

@@ -50,6 +50,7 @@ TEST(RunPeer, HandsTheWorkOver) {
   ASSERT_THAT(speed, IsOk());
   EXPECT_EQ(speed->prompt, 3.0);
   EXPECT_EQ(speed->decode, 57.0);
+  EXPECT_GT(speed->whole, 0.0);
   EXPECT_THAT(RunPeer({"false", "false"}, "m", 2, kWork),
               StatusIs(kUnavailable, "failed: false --model 'm' --threads 2"));
 }
@@ -63,19 +64,36 @@ TEST(Median, OfEachElement) {
   EXPECT_EQ(even.decode, 5.5);
 }
 
+// Two prompts of 100 tokens take 2 s, and two steps of two streams 1 s.
+TEST(WholeRate, IsOfPromptsAndSteps) {
+  const PeerWork work = {.streams = 2,
+                         .shape = {.prompt_tokens = 100, .output_tokens = 3}};
+  EXPECT_DOUBLE_EQ(WholeRate({.prompt = 100.0, .decode = 4.0}, work), 2.0);
+}
+
 TEST(PeersMarkdown, ComparesUsWithEachOther) {
   const std::string table = PeersMarkdown(
       {"A", "B", "peer"}, 2,
       {{.work = {.streams = 1, .shape = {512, 64}},
         .speeds = {{2000.0, 300.0}, {1000.0, 150.0}, {500.0, 100.0}}},
        {.work = {.streams = 8, .shape = {512, 64}},
-        .speeds = {{1.0, 800.0}, {1.0, 500.0}, {1.0, 200.0}}}});
+        .speeds = {{1.0, 800.0}, {1.0, 500.0}, {1.0, 200.0}}},
+       {.work = {.streams = 8, .shape = {990, 256}},
+        .whole = true,
+        .speeds = {{1.0, 1.0, 140.0, 1.25, 0.75},
+                   {1.0, 1.0, 120.0, 2.5, 0.5},
+                   {1.0, 1.0, 20.0}}}});
   EXPECT_NE(table.find("A / peer"), table.npos);
   EXPECT_EQ(table.find("A / B"), table.npos);
-  EXPECT_NE(table.find("prefill, 1 x 512"), table.npos);
+  EXPECT_NE(table.find("prefill, 1 x 512 + 64"), table.npos);
   EXPECT_EQ(table.find("prefill, 8 x 512"), table.npos);
-  EXPECT_NE(table.find("decode, 8 x 512"), table.npos);
-  for (const char* ratio : {" 4.0 ", " 2.0 ", " 3.0 ", " 1.5 ", " 2.5 "}) {
+  EXPECT_EQ(table.find("prefill, 8 x 990"), table.npos);
+  EXPECT_NE(table.find("decode, 8 x 512 + 64"), table.npos);
+  EXPECT_EQ(table.find("decode, 8 x 990"), table.npos);
+  EXPECT_NE(table.find("whole answers, 8 x 990 + 256"), table.npos);
+  for (const char* ratio :
+       {" 4.0 ", " 2.0 ", " 3.0 ", " 1.5 ", " 2.5 ", " 7.0 ", " 6.0 ",
+        "| 1.25 ", "| 0.75 ", "| 2.50 "}) {
     EXPECT_NE(table.find(ratio), table.npos) << ratio << "in\n" << table;
   }
 }

@@ -42,8 +42,19 @@ scenario memory '4 requests of 600 \+ 3000 .* 4 ran at once' \
 cat >"$work/peer.sh" <<'END'
 echo '{"prompt_tokens_per_second": 5, "decode_tokens_per_second": 0.01}'
 END
-scenario peers '^\| decode, 2 x 64 +\|.*\| 0 +\|' --rounds 1 \
-  --peer "slow=sh $work/peer.sh" --peer_shapes 64+40 --peer_streams 2
+scenario peers '^\| decode, 2 x 64 \+ 40 +\|.*\| 0 +\|' --rounds 1 \
+  --peer "slow=sh $work/peer.sh" --peer_shapes 64+40 --peer_streams 2 \
+  --peer_whole_shape 64+20
+if ! grep -qE '^\| whole answers, 2 x 64 \+ 20 +\|' "$work/out"; then
+  echo "FAILED peers: no whole answers"
+  faults=$((faults + 1))
+fi
+scenario growth '^\| 1024 to 1536 +\| [0-9.]+ +\| [0-9.]+ +\|$' \
+  --growth_shape 64+2000
+scenario share '^\| kf-engine +\| [0-9.]+ +\| [0-9.]+ % \|$' \
+  --share_shape 64+2000 --share_streams 4
+scenario neighbour '^\| 2 +\| [0-9]+ +\| [0-9]+ +\| [0-9.]+ +\|' --rounds 1 \
+  --peer_streams 2 --neighbour_shape 64+200
 
 # wrong NAME CODE PATTERN FLAGS...
 wrong() {

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include "kernels/core/status.h"
 #include "tools/client_lib/http_get.h"
@@ -143,6 +144,30 @@ ProcessMemory ChildServer::Memory() const {
     }
   }
   return memory;
+}
+
+std::map<std::string, double> ChildServer::ThreadSeconds() const {
+  std::map<std::string, double> seconds;
+  const auto ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
+  std::error_code error;
+  std::filesystem::directory_iterator tasks(
+      absl::StrCat("/proc/", pid_, "/task"), error);
+  for (const auto& task : tasks) {
+    std::ifstream file(task.path() / "stat");
+    const std::string stat{std::istreambuf_iterator<char>(file), {}};
+    // "1234 (name) S" and numbers; a name may hold anything.
+    const size_t open = stat.find('(');
+    const size_t close = stat.rfind(')');
+    if (open == stat.npos || close == stat.npos) continue;  // has just ended
+    unsigned long user = 0;
+    unsigned long system = 0;
+    std::sscanf(stat.c_str() + close + 1,
+                " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user,
+                &system);
+    seconds[stat.substr(open + 1, close - open - 1)] +=
+        static_cast<double>(user + system) / ticks;
+  }
+  return seconds;
 }
 
 void ChildServer::Kill() const { kill(pid_, SIGKILL); }

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -33,6 +34,8 @@ class ChildServer {
   std::string grpc_address() const;
   absl::StatusOr<MetricsPage> Scrape() const;
   ProcessMemory Memory() const;
+  // CPU time of its threads so far, in seconds, summed by their name.
+  std::map<std::string, double> ThreadSeconds() const;
   // Ends it at once; from any thread.
   void Kill() const;
 

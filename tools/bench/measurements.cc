@@ -72,6 +72,27 @@ SteadyState FindSteadyState(const std::vector<RequestRecord>& records) {
   return steady;
 }
 
+std::vector<double> SecondsPerToken(const RequestRecord& record, uint32_t bin) {
+  std::vector<std::vector<double>> gaps;
+  uint64_t tokens = 0;
+  for (size_t i = 0; i < record.arrivals.size(); ++i) {
+    const Arrival& arrival = record.arrivals[i];
+    const size_t place = tokens / bin;
+    tokens += arrival.tokens;
+    if (i == 0) continue;
+    gaps.resize(std::max(gaps.size(), place + 1));
+    gaps[place].push_back((arrival.at_s - record.arrivals[i - 1].at_s) /
+                          arrival.tokens);
+  }
+  std::vector<double> medians;
+  for (std::vector<double>& bin_gaps : gaps) {
+    const bool last = &bin_gaps == &gaps.back();
+    if (last && 2 * (tokens % bin) < bin && tokens % bin != 0) break;
+    medians.push_back(Summarize(std::move(bin_gaps)).p50);
+  }
+  return medians;
+}
+
 Measurements Measure(const std::vector<RequestRecord>& records) {
   Measurements out;
   out.requests = records.size();

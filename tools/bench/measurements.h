@@ -57,6 +57,11 @@ struct Measurements {
 // A request decodes from its first arrival to its last.
 SteadyState FindSteadyState(const std::vector<RequestRecord>& records);
 
+// The median seconds between two tokens of an answer, by how many tokens it had
+// before: of [0, bin), [bin, 2 bin) and so on. A last bin that is not half full
+// is left out. bin >= 1.
+std::vector<double> SecondsPerToken(const RequestRecord& record, uint32_t bin);
+
 Measurements Measure(const std::vector<RequestRecord>& records);
 
 }  // namespace kf::tools

@@ -19,6 +19,8 @@ BATCH = 2048  # most tokens a call; llama.cpp computes 512 of them at once
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True)
+    parser.add_argument("--file", help="serve this instead of --model: the same"
+                        " model in another format")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--streams", type=int, required=True)
     parser.add_argument("--prompt_tokens", type=int, required=True)
@@ -80,9 +82,9 @@ def main():
     options = arguments()
     llama_cpp.llama_log_set(QUIET, None)
     model = llama_cpp.llama_model_load_from_file(
-        options.model.encode(), llama_cpp.llama_model_default_params())
+        (options.file or options.model).encode(), llama_cpp.llama_model_default_params())
     if not model:
-        raise SystemExit(f"llama.cpp: {options.model} cannot be loaded")
+        raise SystemExit("llama.cpp: the model cannot be loaded")
     vocabulary = llama_cpp.llama_vocab_n_tokens(
         llama_cpp.llama_model_get_vocab(model))
     context = new_context(model, options)

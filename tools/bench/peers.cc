@@ -31,6 +31,37 @@ std::string_view LastLine(std::string_view text) {
   return before == text.npos ? text : text.substr(before + 1);
 }
 
+std::string WorkText(const PeerWork& work, const char* what) {
+  return fmt::format("{}, {} x {} + {}", what, work.streams,
+                     work.shape.prompt_tokens, work.shape.output_tokens);
+}
+
+// What clients of our servers wait for whole answers.
+std::string WaitsMarkdown(const std::vector<std::string>& engines,
+                          size_t ours,
+                          const std::vector<PeerRow>& rows) {
+  std::vector<std::string> header = {"seconds"};
+  for (size_t i = 0; i < ours; ++i) {
+    header.push_back(engines[i] + ": first token p50");
+    header.push_back("longest gap");
+  }
+  Table table(header);
+  bool any = false;
+  for (const PeerRow& row : rows) {
+    if (!row.whole) continue;
+    any = true;
+    std::vector<std::string> cells = {WorkText(row.work, "whole answers")};
+    for (size_t i = 0; i < ours; ++i) {
+      cells.push_back(fmt::format("{:.2f}", row.speeds[i].first_token_s));
+      cells.push_back(fmt::format("{:.2f}", row.speeds[i].longest_gap_s));
+    }
+    table.Add(std::move(cells));
+  }
+  return any ? absl::StrCat("\n", table.Markdown()) : std::string();
+}
+
+}  // namespace
+
 double MedianOf(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t half = values.size() / 2;
@@ -38,12 +69,13 @@ double MedianOf(std::vector<double> values) {
                                 : (values[half - 1] + values[half]) / 2.0;
 }
 
-std::string WorkText(const PeerWork& work, const char* what) {
-  return fmt::format("{}, {} x {}", what, work.streams,
-                     work.shape.prompt_tokens);
+double WholeRate(const Speed& speed, const PeerWork& work) {
+  // The prompts' last rows give the first tokens.
+  const double seconds =
+      work.streams * (work.shape.prompt_tokens / speed.prompt +
+                      (work.shape.output_tokens - 1) / speed.decode);
+  return work.streams * work.shape.output_tokens / seconds;
 }
-
-}  // namespace
 
 absl::StatusOr<Peer> ParsePeer(const std::string& text) {
   const size_t equals = text.find('=');
@@ -62,8 +94,8 @@ absl::StatusOr<Speed> ParseSpeed(std::string_view output) {
                ? json[key].get<double>()
                : 0.0;
   };
-  const Speed speed = {number("prompt_tokens_per_second"),
-                       number("decode_tokens_per_second")};
+  const Speed speed = {.prompt = number("prompt_tokens_per_second"),
+                       .decode = number("decode_tokens_per_second")};
   if (speed.prompt > 0.0 && speed.decode > 0.0) return speed;
   return absl::InvalidArgumentError(
       absl::StrCat("a peer's last line: \"", line,
@@ -91,17 +123,21 @@ absl::StatusOr<Speed> RunPeer(const Peer& peer,
   if (pclose(pipe) != 0) {
     return absl::UnavailableError(absl::StrCat("failed: ", command));
   }
-  return ParseSpeed(output);
+  absl::StatusOr<Speed> speed = ParseSpeed(output);
+  if (speed.ok()) speed->whole = WholeRate(*speed, work);
+  return speed;
 }
 
 Speed Median(const std::vector<Speed>& rounds) {
-  std::vector<double> prompts;
-  std::vector<double> decodes;
-  for (const Speed& speed : rounds) {
-    prompts.push_back(speed.prompt);
-    decodes.push_back(speed.decode);
+  Speed median;
+  for (double Speed::*const of :
+       {&Speed::prompt, &Speed::decode, &Speed::whole, &Speed::first_token_s,
+        &Speed::longest_gap_s}) {
+    std::vector<double> values;
+    for (const Speed& speed : rounds) values.push_back(speed.*of);
+    median.*of = MedianOf(std::move(values));
   }
-  return {MedianOf(std::move(prompts)), MedianOf(std::move(decodes))};
+  return median;
 }
 
 std::string PeersMarkdown(const std::vector<std::string>& engines,
@@ -131,10 +167,17 @@ std::string PeersMarkdown(const std::vector<std::string>& engines,
   };
   for (const PeerRow& row : rows) {
     // Of several prompts the servers' steps overlap with others' decoding.
-    if (row.work.streams == 1) add(row, "prefill", &Speed::prompt);
+    if (row.work.streams == 1 && !row.whole) {
+      add(row, "prefill", &Speed::prompt);
+    }
   }
-  for (const PeerRow& row : rows) add(row, "decode", &Speed::decode);
-  return table.Markdown();
+  for (const PeerRow& row : rows) {
+    if (!row.whole) add(row, "decode", &Speed::decode);
+  }
+  for (const PeerRow& row : rows) {
+    if (row.whole) add(row, "whole answers", &Speed::whole);
+  }
+  return table.Markdown() + WaitsMarkdown(engines, ours, rows);
 }
 
 }  // namespace kf::tools

@@ -35,7 +35,19 @@ struct PeerWork {
 struct Speed {
   double prompt = 0.0;
   double decode = 0.0;
+  // Output tokens over the time from the first request to the last answer.
+  double whole = 0.0;
+  // Of a server, else 0: seconds to the first token of half of the streams, and
+  // the longest between two tokens of one.
+  double first_token_s = 0.0;
+  double longest_gap_s = 0.0;
 };
+
+// `whole` of an engine that evaluates all prompts, then decodes: an upper bound
+// of what a server around it would reach.
+double WholeRate(const Speed& speed, const PeerWork& work);
+
+double MedianOf(std::vector<double> values);  // not empty
 
 // Of the last line of a command's output. kInvalidArgument quotes it.
 absl::StatusOr<Speed> ParseSpeed(std::string_view output);
@@ -52,12 +64,14 @@ Speed Median(const std::vector<Speed>& rounds);
 
 struct PeerRow {
   PeerWork work;
+  bool whole = false;  // compares whole answers, else prefill and decoding
   std::vector<Speed> speeds;  // of each engine
 };
 
-// Decode and prefill of each engine, ours first, and ours as a multiple of each
-// other's. `engines` are the names of PeerRow::speeds, of which the first
-// `ours` are variants of this server.
+// Prefill, decode and whole answers of each engine, ours first, and ours as a
+// multiple of each other's; of whole answers also what is known of the times
+// that clients wait. `engines` are the names of PeerRow::speeds, of which the
+// first `ours` are variants of this server.
 std::string PeersMarkdown(const std::vector<std::string>& engines,
                           size_t ours,
                           const std::vector<PeerRow>& rows);

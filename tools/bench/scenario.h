@@ -41,6 +41,14 @@ struct ScenarioOptions {
   std::vector<std::string> peers;
   std::vector<PlannedRequest> peer_shapes = {{512, 128, {}}, {2048, 128, {}}};
   std::vector<uint32_t> peer_streams = {1, 8, 32};
+  // Whole answers, for each of the streams; no tokens: leave it out.
+  PlannedRequest peer_whole = {.prompt_tokens = 990, .output_tokens = 256};
+  // growth: one request; share: so many at once; neighbour: the same shape for
+  // each of peer_streams.
+  PlannedRequest growth = {.prompt_tokens = 512, .output_tokens = 7680};
+  PlannedRequest share = {.prompt_tokens = 512, .output_tokens = 256};
+  uint32_t share_streams = 32;
+  PlannedRequest neighbour = {.prompt_tokens = 512, .output_tokens = 256};
   // budget: of each steady state; overload: of 1x, and half of what follows.
   double seconds = 30.0;
   uint64_t seed = 1;
@@ -67,6 +75,16 @@ absl::StatusOr<ScenarioReport> RunMemory(const ScenarioOptions& options,
 // The same work on this server and on other engines, in turn.
 absl::StatusOr<ScenarioReport> RunPeers(const ScenarioOptions& options,
                                         Interrupt& interrupt);
+
+// One long answer, under a budget and without.
+absl::StatusOr<ScenarioReport> RunGrowth(const ScenarioOptions& options,
+                                         Interrupt& interrupt);
+// CPU time by thread.
+absl::StatusOr<ScenarioReport> RunShare(const ScenarioOptions& options,
+                                        Interrupt& interrupt);
+// Beside a thread of this process that takes a core for itself.
+absl::StatusOr<ScenarioReport> RunNeighbour(const ScenarioOptions& options,
+                                            Interrupt& interrupt);
 
 // --- What they share ---
 

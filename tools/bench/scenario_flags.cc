@@ -18,11 +18,11 @@ struct Scenario {
   const char* name;
   RunFn run;
 };
-constexpr Scenario kScenarios[] = {{"budget", RunBudget},
-                                   {"stall", RunStall},
-                                   {"overload", RunOverload},
-                                   {"memory", RunMemory},
-                                   {"peers", RunPeers}};
+constexpr Scenario kScenarios[] = {
+    {"budget", RunBudget},     {"stall", RunStall},
+    {"overload", RunOverload}, {"memory", RunMemory},
+    {"peers", RunPeers},       {"growth", RunGrowth},
+    {"share", RunShare},       {"neighbour", RunNeighbour}};
 
 constexpr uint32_t kMaxTokens = 1 << 24;
 
@@ -39,10 +39,12 @@ void ScenarioFlags::AddTo(CLI::App& app) {
         ->capture_default_str()
         ->group("Scenarios (with a server of their own)");
   };
-  add("--scenario", names_, "Which: budget, stall, overload, memory, peers")
+  std::vector<std::string> known;
+  for (const Scenario& scenario : kScenarios) known.emplace_back(scenario.name);
+  add("--scenario", names_,
+      "Which: budget, stall, overload, memory, peers, growth, share, neighbour")
       ->delimiter(',')
-      ->check(
-          CLI::IsMember({"budget", "stall", "overload", "memory", "peers"}));
+      ->check(CLI::IsMember(known));
   add("--model", options_.model, "The model that the server loads");
   add("--server_binary", options_.server_binary,
       "Default: keyformer-server beside this program");
@@ -59,8 +61,8 @@ void ScenarioFlags::AddTo(CLI::App& app) {
   whole_ = ShapeFlag(options_.whole);
   add("--whole_shape", whole_, "budget: the same, answered from first to last");
   add("--rounds", options_.rounds,
-      "budget: requests of --whole_shape, times what runs at once; peers: how "
-      "often each engine is measured")
+      "budget: requests of --whole_shape, times what runs at once; peers, "
+      "neighbour: how often each is measured")
       ->check(CLI::Range(1, 100));
   add("--streams", options_.streams, "stall: running streams")
       ->check(CLI::Range(1, 64));
@@ -87,7 +89,19 @@ void ScenarioFlags::AddTo(CLI::App& app) {
     peer_shapes_.push_back(ShapeFlag(shape));
   }
   add("--peer_shapes", peer_shapes_, "peers: prompt+answer")->delimiter(',');
-  add("--peer_streams", options_.peer_streams, "peers: streams at once")
+  whole_answers_ = ShapeFlag(options_.peer_whole);
+  add("--peer_whole_shape", whole_answers_,
+      "peers: prompt+answer, from first to last; empty: leave out");
+  growth_ = ShapeFlag(options_.growth);
+  add("--growth_shape", growth_, "growth: prompt+answer of the one request");
+  share_ = ShapeFlag(options_.share);
+  add("--share_shape", share_, "share: prompt+answer");
+  add("--share_streams", options_.share_streams, "share: streams at once")
+      ->check(CLI::Range(1, 64));
+  neighbour_ = ShapeFlag(options_.neighbour);
+  add("--neighbour_shape", neighbour_, "neighbour: prompt+answer");
+  add("--peer_streams", options_.peer_streams,
+      "peers, neighbour: streams at once")
       ->delimiter(',')
       ->check(CLI::Range(1, 64));
 }
@@ -119,9 +133,14 @@ absl::Status ScenarioFlags::Resolve() {
   }
   KF_ASSIGN_OR_RETURN(options_.steady, ParseShape(steady_));
   KF_ASSIGN_OR_RETURN(options_.whole, ParseShape(whole_));
-  for (const auto& [text, shape] : {std::pair{&stream_, &options_.stream},
-                                    std::pair{&small_, &options_.small},
-                                    std::pair{&large_, &options_.large}}) {
+  KF_ASSIGN_OR_RETURN(options_.peer_whole, ParseShape(whole_answers_));
+  for (const auto& [text, shape] :
+       {std::pair{&stream_, &options_.stream},
+        std::pair{&small_, &options_.small},
+        std::pair{&large_, &options_.large},
+        std::pair{&growth_, &options_.growth},
+        std::pair{&share_, &options_.share},
+        std::pair{&neighbour_, &options_.neighbour}}) {
     KF_ASSIGN_OR_RETURN(*shape, ParseShape(*text));
     if (shape->prompt_tokens == 0) {
       return absl::InvalidArgumentError("an empty shape: want prompt+answer");

@@ -33,6 +33,10 @@ class ScenarioFlags {
   std::string stream_;
   std::string small_;
   std::string large_;
+  std::string whole_answers_;
+  std::string growth_;
+  std::string share_;
+  std::string neighbour_;
   std::vector<std::string> peer_shapes_;
 };
 

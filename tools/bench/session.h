@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -47,6 +48,9 @@ class Session {
   const pb::ModelInfoResponse& info() const { return info_; }
   absl::StatusOr<pb::GetLoadResponse> GetLoad();
   ProcessMemory Memory() const { return server_->Memory(); }
+  std::map<std::string, double> ThreadSeconds() const {
+    return server_->ThreadSeconds();
+  }
 
   // Samples ten times a second; `watch` may be null. kUnavailable: the server
   // has gone.
