@@ -351,6 +351,19 @@ class Backend {
     return absl::UnimplementedError("this backend samples no rows");
   }
 
+  // --- steps of decoding; optional ---
+  // What is called from BeginStep to EndStep is one decode step, the same for
+  // every step but for its rows and their items: operations of `rows` rows
+  // each. A backend may put them off until EndStep, or until another operation
+  // is called; an error may come as late. It may do them for up to `capacity`
+  // rows, which what they write has room for: what is beyond `rows` is then
+  // undefined. The bits of the others do not depend on it.
+  virtual absl::Status BeginStep(int64_t /*rows*/, int64_t /*capacity*/) {
+    return absl::OkStatus();
+  }
+  // Called also where an operation has failed.
+  virtual absl::Status EndStep() { return absl::OkStatus(); }
+
   // --- attention ---
   virtual size_t PageBytes(const AttentionShape& shape) const = 0;
   // Rotates, writes K and V of the rows into their pages, attends causally, and
@@ -387,7 +400,9 @@ struct BackendOptions {
   // "cpu", "reference", "cuda", or "auto": cuda where CudaAvailability is OK.
   std::string name = "cpu";
   int device_index = 0;  // of cuda, as the CUDA driver counts
-  int threads = 0;       // 0: UsableCores() of kernels/core/cpu_count.h
+  // Of cuda: decode steps are replayed as CUDA graphs, with the same bits.
+  bool cuda_graphs = true;
+  int threads = 0;  // 0: UsableCores() of kernels/core/cpu_count.h
   // scalar, avx2, avx512, avx512_bf16, amx_bf16: exactly that level is used.
   // auto: the one preferred on this machine, the highest but for one case (an
   // Intel without tiles: PreferredSimdLevel).

@@ -50,6 +50,11 @@ ABSL_FLAG(double,
           gpu_memory_share,
           0.9,
           "of a GPU's memory, for weights, workspaces and the KV pool: (0, 1]");
+ABSL_FLAG(bool,
+          cuda_graphs,
+          true,
+          "replay decode steps on a GPU as CUDA graphs; the answers are the "
+          "same");
 ABSL_FLAG(int32_t,
           threads,
           0,
@@ -129,7 +134,8 @@ const std::vector<Group>& Groups() {
        {"model", "load_format", "model_config", "served_model_name", "dtype",
         "cache_dtype"}},
       {"Machine",
-       {"device", "gpu_memory_share", "threads", "simd", "kv_pool_bytes"}},
+       {"device", "gpu_memory_share", "cuda_graphs", "threads", "simd",
+        "kv_pool_bytes"}},
       {"Scheduling",
        {"max_batch", "max_queue_requests", "max_queue_tokens", "max_skips",
         "prefill_workspace_tokens", "prefill_slice_tokens",
@@ -292,6 +298,7 @@ absl::Status FillDevice(engine::EngineOptions& engine) {
         "\", want auto, cpu, cuda, or cuda:N with N from 0 to ", kMaxIndex));
   }
   engine.gpu_memory_share = absl::GetFlag(FLAGS_gpu_memory_share);
+  engine.backend.cuda_graphs = absl::GetFlag(FLAGS_cuda_graphs);
   return absl::OkStatus();
 }
 

@@ -75,9 +75,8 @@ absl::Status Decoder::Allocate() {
       hidden_store_,
       AllocateFloats(backend_, int64_t{pages} * kPageTokens, config_.hidden,
                      "prefill_workspace_tokens"));
-  const int64_t rows = std::max(options_.max_batch, kPromptCallRows);
   const auto floats = [&](int64_t width) {
-    return AllocateFloats(backend_, rows, width, "activations");
+    return AllocateFloats(backend_, most_rows(), width, "activations");
   };
   KF_ASSIGN_OR_RETURN(hidden_, floats(config_.hidden));
   KF_ASSIGN_OR_RETURN(normed_, floats(config_.hidden));
@@ -91,9 +90,18 @@ absl::Status Decoder::Allocate() {
 }
 
 absl::Status Decoder::DecodeStep(std::span<const DecodeRow> rows) {
-  const auto count = static_cast<int64_t>(rows.size());
-  KF_CHECK(count <= options_.max_batch);
+  KF_CHECK(std::ssize(rows) <= options_.max_batch);
   KF_RETURN_IF_ERROR(kept_sets_.Begin(rows));
+  KF_RETURN_IF_ERROR(backend_.BeginStep(std::ssize(rows), most_rows()));
+  const absl::Status status = RunLayers(rows);
+  const absl::Status ended = backend_.EndStep();
+  KF_RETURN_IF_ERROR(status);
+  KF_RETURN_IF_ERROR(ended);
+  return kept_sets_.AfterStep();
+}
+
+absl::Status Decoder::RunLayers(std::span<const DecodeRow> rows) {
+  const auto count = static_cast<int64_t>(rows.size());
   ids_.clear();
   for (const DecodeRow& row : rows) ids_.push_back(row.token);
   KF_RETURN_IF_ERROR(
@@ -106,7 +114,11 @@ absl::Status Decoder::DecodeStep(std::span<const DecodeRow> rows) {
     attention_time_ += Now() - start;
     KF_RETURN_IF_ERROR(FinishLayer(w, count));
   }
-  return kept_sets_.AfterStep();
+  return absl::OkStatus();
+}
+
+int64_t Decoder::most_rows() const {
+  return std::max(options_.max_batch, kPromptCallRows);
 }
 
 TimePoint Decoder::Now() const {

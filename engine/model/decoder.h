@@ -91,6 +91,8 @@ class Decoder {
           const DecoderOptions& options,
           Backend& backend);
   absl::Status Allocate();
+  int64_t most_rows() const;  // of a call's activations
+  absl::Status RunLayers(std::span<const DecodeRow> rows);
   TimePoint Now() const;
   absl::Status LoadPromptRows(int32_t layer,
                               std::span<const PromptPiece> pieces);
@@ -113,7 +115,7 @@ class Decoder {
   std::unique_ptr<PagePool> workspace_pool_;
   std::unique_ptr<Buffer> hidden_store_;  // [workspace pages * 16, hidden]
 
-  // Activations of the call's rows, M <= max(max_batch, kPromptCallRows).
+  // Activations of the call's rows, M <= most_rows().
   std::unique_ptr<Buffer> hidden_;     // [M, hidden], the residual stream
   std::unique_ptr<Buffer> normed_;     // [M, hidden]
   std::unique_ptr<Buffer> qkv_;        // [M, (H + 2 G) d]

@@ -188,13 +188,40 @@ absl::Status AttentionCalls::Compact(const CompactArgs& args) {
   return absl::OkStatus();
 }
 
+DecodeItem FlatItem(const DecodeAttentionItem& item) {
+  DecodeItem flat;
+  flat.cache.base = Base(item.cache);
+  flat.free_slot = item.free_slot;
+  flat.row_scores = item.row_scores;
+  flat.score = item.score;
+  flat.score.enabled = item.score.enabled && item.add_scores;
+  flat.age = item.age;
+  flat.position = item.position;
+  flat.held = item.held;
+  flat.budget = item.budget;
+  flat.recent = item.recent;
+  flat.read_pages = item.read_pages;
+  flat.rank_positions = item.rank_positions;
+  flat.defer_eviction = item.defer_eviction;
+  flat.continues = item.continues;
+  return flat;
+}
+
+absl::StatusOr<DecodeOp> AttentionCalls::MakeDecodeOp(
+    const DecodeAttentionArgs& args) {
+  DecodeOp op;
+  op.shape = {LayoutOf(args.shape), args.shape.query_heads,
+              args.shape.rotary_dim};
+  KF_ASSIGN_OR_RETURN(op.frequencies, Frequencies(args.shape));
+  op.layer = args.layer;
+  op.qkv = args.qkv;
+  op.out = args.out;
+  return op;
+}
+
 absl::Status AttentionCalls::Decode(const DecodeAttentionArgs& args) {
   if (args.items.empty()) return absl::OkStatus();
-  DecodeWork work;
-  work.shape = {LayoutOf(args.shape), args.shape.query_heads,
-                args.shape.rotary_dim};
-  KF_ASSIGN_OR_RETURN(work.frequencies, Frequencies(args.shape));
-
+  KF_ASSIGN_OR_RETURN(const DecodeOp op, MakeDecodeOp(args));
   size_t staged = ArrayBytes<DecodeItem>(args.items.size());
   for (const DecodeAttentionItem& item : args.items) {
     staged += ListBytes(item.held + 1);
@@ -203,36 +230,26 @@ absl::Status AttentionCalls::Decode(const DecodeAttentionArgs& args) {
   KF_RETURN_IF_ERROR(staging_.Begin(staged));
   std::vector<DecodeItem> items;
   for (const DecodeAttentionItem& item : args.items) {
-    DecodeItem flat;
+    DecodeItem flat = FlatItem(item);
     flat.cache = Stage(item.cache, item.held + 1);
     if (!item.bounds.pages.empty()) {
       flat.bounds = Stage(item.bounds, BoundSlots(item));
     }
-    flat.free_slot = item.free_slot;
-    flat.row_scores = item.row_scores;
-    flat.score = item.score;
-    flat.score.enabled = item.score.enabled && item.add_scores;
-    flat.age = item.age;
-    flat.position = item.position;
-    flat.held = item.held;
-    flat.budget = item.budget;
-    flat.recent = item.recent;
-    flat.read_pages = item.read_pages;
-    flat.rank_positions = item.rank_positions;
-    flat.defer_eviction = item.defer_eviction;
-    flat.continues = item.continues;
     items.push_back(flat);
   }
+  DecodeWork work;
+  work.shape = op.shape;
   work.plan = PlanDecode(work.shape, items);
   work.items = staging_.Add(std::span<const DecodeItem>(items));
   KF_RETURN_IF_ERROR(staging_.Send());
   KF_ASSIGN_OR_RETURN(
       unsigned char* memory,
       workspace_.Get(static_cast<size_t>(work.plan.words) * sizeof(uint32_t)));
-  work.layer = args.layer;
+  work.layer = op.layer;
   work.rows = static_cast<int32_t>(items.size());
-  work.qkv = args.qkv;
-  work.out = args.out;
+  work.frequencies = op.frequencies;
+  work.qkv = op.qkv;
+  work.out = op.out;
   work.memory = reinterpret_cast<uint32_t*>(memory);
   DecodeAttention(device_.stream(), work);
   return absl::OkStatus();

@@ -16,12 +16,16 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/graph_cache.h"
 #include "kernels/cuda/page_layout.h"
 #include "kernels/cuda/staging.h"
 
 namespace kf::cuda {
 
 PageLayout LayoutOf(const AttentionShape& shape);
+
+// All of the item but its page lists and what PlanDecode sets.
+DecodeItem FlatItem(const DecodeAttentionItem& item);
 
 // What calls share. Thread-compatible: the engine thread's.
 class AttentionCalls {
@@ -32,6 +36,8 @@ class AttentionCalls {
   absl::Status Prompt(const PromptAttentionArgs& args);
   absl::Status Compact(const CompactArgs& args);
   absl::Status Decode(const DecodeAttentionArgs& args);
+  // The same, but for the items.
+  absl::StatusOr<DecodeOp> MakeDecodeOp(const DecodeAttentionArgs& args);
   absl::Status AddRowScores(const AddRowScoresArgs& args);
   absl::Status Evict(const EvictArgs& args);
   absl::Status CopyPages(const AttentionShape& shape,

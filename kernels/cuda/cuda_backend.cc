@@ -5,12 +5,10 @@
 #include <vector>
 
 #include "kernels/core/status.h"
-#include "kernels/cuda/activation.h"
 #include "kernels/cuda/attention_calls.h"
+#include "kernels/cuda/decode_step.h"
+#include "kernels/cuda/dense_calls.h"
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/embedding.h"
-#include "kernels/cuda/norm.h"
-#include "kernels/cuda/product.h"
 #include "kernels/cuda/sample_calls.h"
 #include "kernels/cuda/staging.h"
 #include "kernels/cuda/weights.h"
@@ -27,17 +25,20 @@ constexpr std::string_view kName = "cuda";
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(std::unique_ptr<Device> device)
+  CudaBackend(std::unique_ptr<Device> device, bool graphs)
       : device_(std::move(device)),
+        graphs_(graphs),
         staging_(*device_),
         workspace_(*device_),
+        dense_(*device_, workspace_),
         attention_(*device_, staging_, workspace_),
-        sampling_(*device_, staging_, workspace_) {}
+        sampling_(*device_, staging_, workspace_),
+        step_(*device_, workspace_, dense_, graphs) {}
 
   std::string_view name() const override { return kName; }
   std::string description() const override {
     return absl::StrCat(ToAbsl(kName), ", ", device_->description(),
-                        ", own products");
+                        ", own products", graphs_ ? ", graphs" : ", no graphs");
   }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(
@@ -99,7 +100,17 @@ class CudaBackend final : public Backend {
   absl::StatusOr<std::vector<SampledRow>> SampleRows(
       std::span<const SampleRow> rows, int32_t vocabulary) override {
     KF_RETURN_IF_ERROR(device_->Use());
+    KF_RETURN_IF_ERROR(step_.Flush());
     return sampling_.Rows(rows, vocabulary);
+  }
+
+  absl::Status BeginStep(int64_t rows, int64_t capacity) override {
+    step_.Begin(rows, capacity);
+    return absl::OkStatus();
+  }
+  absl::Status EndStep() override {
+    KF_RETURN_IF_ERROR(device_->Use());
+    return step_.End();
   }
 
   size_t PageBytes(const AttentionShape& shape) const override {
@@ -111,9 +122,7 @@ class CudaBackend final : public Backend {
   absl::Status Compact(const CompactArgs& args) override {
     return Run("Compact", [&] { return attention_.Compact(args); });
   }
-  absl::Status DecodeAttention(const DecodeAttentionArgs& args) override {
-    return Run("DecodeAttention", [&] { return attention_.Decode(args); });
-  }
+  absl::Status DecodeAttention(const DecodeAttentionArgs& args) override;
   absl::Status AddRowScores(const AddRowScoresArgs& args) override {
     return Run("AddRowScores", [&] { return attention_.AddRowScores(args); });
   }
@@ -140,14 +149,17 @@ class CudaBackend final : public Backend {
       int32_t held,
       const int32_t* free_slot) override {
     KF_RETURN_IF_ERROR(device_->Use());
+    KF_RETURN_IF_ERROR(step_.Flush());
     return attention_.ReadHeld(shape, cache, held, free_slot);
   }
 
  private:
-  // An operation's launches, and the first error that they meet.
+  // An operation's launches, after those that were put off, and the first error
+  // that they meet.
   template <typename Fn>
   absl::Status Run(std::string_view operation, const Fn& fn) {
     KF_RETURN_IF_ERROR(device_->Use());
+    KF_RETURN_IF_ERROR(step_.Flush());
     KF_RETURN_IF_ERROR(fn());
     return ToStatus(cudaGetLastError(), operation);
   }
@@ -160,10 +172,13 @@ class CudaBackend final : public Backend {
                           float* out);
 
   std::unique_ptr<Device> device_;
+  const bool graphs_;
   Staging staging_;
   Workspace workspace_;
+  DenseCalls dense_;
   AttentionCalls attention_;
   SampleCalls sampling_;
+  DecodeStep step_;
 };
 
 absl::Status CudaBackend::Upload(std::byte* to,
@@ -180,8 +195,8 @@ absl::Status CudaBackend::Upload(std::byte* to,
 
 absl::Status CudaBackend::Download(std::span<std::byte> to,
                                    const std::byte* from) {
-  if (to.empty()) return device_->Wait();
   return Run("Download", [&] {
+    if (to.empty()) return device_->Wait();
     KF_RETURN_IF_ERROR(
         ToStatus(cudaMemcpyAsync(to.data(), from, to.size(),
                                  cudaMemcpyDeviceToHost, device_->stream()),
@@ -217,18 +232,16 @@ absl::Status CudaBackend::Embed(const EmbeddingTable& table,
   if (ids.empty()) return absl::OkStatus();
   const auto& embedding = static_cast<const DeviceEmbedding&>(table);
   for (const int32_t id : ids) KF_CHECK(id >= 0 && id < embedding.rows());
+  const EmbedOp op = MakeEmbedOp(table, out);
+  if (step_.Takes(std::ssize(ids))) {
+    step_.Add(op, ids);
+    return absl::OkStatus();
+  }
   return Run("Embed", [&] {
     KF_RETURN_IF_ERROR(staging_.Begin(PartBytes(ids.size_bytes())));
     const int32_t* staged = staging_.Add(ids);
     KF_RETURN_IF_ERROR(staging_.Send());
-    const auto rows = static_cast<int64_t>(ids.size());
-    if (embedding.is_f32()) {
-      cuda::Embed(device_->stream(), embedding.f32(), staged, rows,
-                  embedding.width(), out);
-    } else {
-      cuda::Embed(device_->stream(), embedding.bf16(), staged, rows,
-                  embedding.width(), out);
-    }
+    dense_.Embed(op, staged, std::ssize(ids));
     return absl::OkStatus();
   });
 }
@@ -240,15 +253,14 @@ absl::Status CudaBackend::RmsNorm(const float* x,
                                   int64_t width,
                                   float* out) {
   if (rows == 0) return absl::OkStatus();
+  const NormOp op{
+      .x = x, .weight = weight, .eps = eps, .width = width, .out = out};
+  if (step_.Takes(rows)) {
+    step_.Add(op);
+    return absl::OkStatus();
+  }
   return Run("RmsNorm", [&] {
-    NormArgs args;
-    args.x = x;
-    args.weight = weight;
-    args.eps = eps;
-    args.rows = rows;
-    args.width = width;
-    args.out = out;
-    cuda::RmsNorm(device_->stream(), args);
+    dense_.Norm(op, rows);
     return absl::OkStatus();
   });
 }
@@ -258,8 +270,13 @@ absl::Status CudaBackend::SwiGlu(const float* x,
                                  int64_t width,
                                  float* out) {
   if (rows == 0) return absl::OkStatus();
+  const SwiGluOp op{.x = x, .width = width, .out = out};
+  if (step_.Takes(rows)) {
+    step_.Add(op);
+    return absl::OkStatus();
+  }
   return Run("SwiGlu", [&] {
-    cuda::SwiGlu(device_->stream(), x, rows, width, out);
+    dense_.SwiGlu(op, rows);
     return absl::OkStatus();
   });
 }
@@ -270,36 +287,22 @@ absl::Status CudaBackend::MultiplyBy(const LinearWeights& w,
                                      const float* residual,
                                      float* out) {
   if (rows == 0) return absl::OkStatus();
-  const auto& weights = static_cast<const DeviceLinear&>(w);
-  const auto fill = [&](auto& args) {
-    args.residual = residual;
-    args.y = out;
-    args.rows = rows;
-    args.in = weights.in();
-    args.out = weights.out();
-  };
-  return Run("Linear", [&] {
-    if (weights.is_f32()) {
-      ProductArgs<float> args;
-      fill(args);
-      args.x = x;
-      args.w = weights.f32();
-      Product(device_->stream(), args);
-      return absl::OkStatus();
-    }
-    const int64_t values = rows * weights.in();
-    KF_ASSIGN_OR_RETURN(
-        unsigned char* memory,
-        workspace_.Get(static_cast<size_t>(values) * sizeof(Bf16)));
-    auto* rounded = reinterpret_cast<Bf16*>(memory);
-    RoundToBf16(device_->stream(), x, values, rounded);
-    ProductArgs<Bf16> args;
-    fill(args);
-    args.x = rounded;
-    args.w = weights.bf16();
-    Product(device_->stream(), args);
+  const ProductOp op = MakeProductOp(w, x, residual, out);
+  if (step_.Takes(rows)) {
+    step_.Add(op);
     return absl::OkStatus();
-  });
+  }
+  return Run("Linear", [&] { return dense_.Product(op, rows); });
+}
+
+absl::Status CudaBackend::DecodeAttention(const DecodeAttentionArgs& args) {
+  if (step_.Takes(args.items)) {
+    KF_RETURN_IF_ERROR(device_->Use());
+    KF_ASSIGN_OR_RETURN(const DecodeOp op, attention_.MakeDecodeOp(args));
+    step_.Add(op, args.items);
+    return absl::OkStatus();
+  }
+  return Run("DecodeAttention", [&] { return attention_.Decode(args); });
 }
 
 }  // namespace
@@ -311,7 +314,8 @@ absl::Status CheckCudaDevice(int index) { return CheckDevice(index); }
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(
     const BackendOptions& options) {
   KF_ASSIGN_OR_RETURN(auto device, cuda::Device::Open(options.device_index));
-  return std::make_unique<cuda::CudaBackend>(std::move(device));
+  return std::make_unique<cuda::CudaBackend>(std::move(device),
+                                             options.cuda_graphs);
 }
 
 }  // namespace kf

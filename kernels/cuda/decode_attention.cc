@@ -55,6 +55,10 @@ DecodePlan PlanDecode(const DecodeShape& shape, std::span<DecodeItem> items) {
                             layout.padded_dim * layout.element_bytes / 4);
   for (size_t i = 0; i < items.size(); ++i) {
     DecodeItem& item = items[i];
+    if (item.idle) {
+      item.slots = 0;
+      continue;
+    }
     item.continued = i + 1 < items.size() && items[i + 1].continues;
     CheckItem(item);
     if (item.continues || item.continued) CheckRun(items, i);

@@ -41,10 +41,13 @@ struct DecodeItem {
   bool rank_positions = false;
   bool defer_eviction = false;
   bool continues = false;
+  // A row without a sequence, which fills up a batch: nothing else is read, and
+  // its output is 0.
+  bool idle = false;
 
   // Set by PlanDecode. Offsets are in words of the working memory.
   bool continued = false;  // by the item after
-  int32_t slots = 0;       // that are read of each head
+  int32_t slots = 0;       // that are read of each head; 0: idle
   int64_t stats = 0;       // [H][chunks] of float4
   int64_t sums = 0;        // [H][chunks][dp] floats
   int64_t numerators = 0;  // scored: [H][chunks][kDecodeChunk] floats
@@ -75,6 +78,7 @@ struct DecodeShape {
   PageLayout layout;        // says T, too
   int32_t query_heads = 0;  // H
   int32_t rotary_dim = 0;   // even, 0 .. head_dim
+  bool operator==(const DecodeShape&) const = default;
 };
 
 // Checks the items as backend.h asks for (violations are KF_CHECKs) and sets

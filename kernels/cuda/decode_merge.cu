@@ -84,6 +84,18 @@ __device__ void WriteOutput(const DecodeWork& work,
   }
 }
 
+// Of an idle row.
+__device__ void ClearOutput(const DecodeWork& work, const Place& place) {
+  const int32_t d = work.shape.layout.head_dim;
+  float* out =
+      work.out +
+      (int64_t{place.row} * work.shape.query_heads + place.first_query) * d;
+  for (auto i = static_cast<int32_t>(threadIdx.x); i < place.group * d;
+       i += kMergeThreads) {
+    out[i] = 0.0F;
+  }
+}
+
 // What the row gives to the token in `slot`: the sum over the group.
 __device__ float ScoreOfSlot(const DecodeWork& work,
                              const DecodeItem& item,
@@ -136,6 +148,10 @@ __global__ void __launch_bounds__(kMergeThreads)
   const DecodeItem& item = work.items[place.row];
   place.group = work.shape.query_heads / work.shape.layout.kv_heads;
   place.first_query = place.head * place.group;
+  if (item.slots == 0) {
+    ClearOutput(work, place);
+    return;
+  }
   place.chunks = DecodeChunks(item.slots);
   const auto thread = static_cast<int32_t>(threadIdx.x);
   for (int32_t j = thread / kWarp; j < place.group; j += kMergeWarps) {

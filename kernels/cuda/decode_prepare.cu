@@ -27,6 +27,7 @@ __global__ void __launch_bounds__(kAppendThreads)
   const DecodeShape& shape = work.shape;
   const int64_t row = blockIdx.x;
   const DecodeItem& item = work.items[row];
+  if (item.slots == 0) return;
   AppendToken token;
   token.qkv = work.qkv + row * (shape.query_heads + 2 * shape.layout.kv_heads) *
                              shape.layout.head_dim;

@@ -65,6 +65,7 @@ struct PageLayout {
   int64_t score_offset = 0;
   int64_t head_bytes = 0;
   int64_t page_bytes = 0;
+  bool operator==(const PageLayout&) const = default;
 };
 
 // Requires PaddedHeadDim(head_dim) != 0 and element_bytes of 2 or 4.

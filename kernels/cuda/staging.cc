@@ -70,6 +70,57 @@ absl::Status Staging::Send() {
   return absl::OkStatus();
 }
 
+FixedStaging::~FixedStaging() {
+  for (Slot& slot : slots_) {
+    if (slot.copied != nullptr) cudaEventDestroy(slot.copied);
+  }
+}
+
+absl::StatusOr<std::byte*> FixedStaging::Begin(size_t bytes) {
+  current_ = (current_ + 1) % slots_.size();
+  Slot& slot = slots_[current_];
+  if (slot.copied == nullptr) {
+    KF_RETURN_IF_ERROR(
+        ToStatus(cudaEventCreateWithFlags(&slot.copied, cudaEventDisableTiming),
+                 "cudaEventCreateWithFlags"));
+  }
+  if (slot.in_flight) {
+    KF_RETURN_IF_ERROR(
+        ToStatus(cudaEventSynchronize(slot.copied), "cudaEventSynchronize"));
+    slot.in_flight = false;
+  }
+  if (buffer_ == nullptr || buffer_->bytes() < bytes) {
+    // Launches that read the old memory are in the stream.
+    KF_RETURN_IF_ERROR(device_.Wait());
+    const size_t size = std::max(kFirstBytes, PartBytes(bytes * 3 / 2));
+    KF_ASSIGN_OR_RETURN(
+        buffer_, DeviceBuffer::Allocate(device_, size, "step descriptors"));
+  }
+  if (slot.host == nullptr || slot.host->bytes() < buffer_->bytes()) {
+    KF_ASSIGN_OR_RETURN(
+        slot.host,
+        PinnedBuffer::Allocate(device_, buffer_->bytes(), "step descriptors"));
+  }
+  return slot.host->data();
+}
+
+absl::Status FixedStaging::Send(size_t bytes) {
+  Slot& slot = slots_[current_];
+  KF_RETURN_IF_ERROR(
+      ToStatus(cudaMemcpyAsync(buffer_->data(), slot.host->data(), bytes,
+                               cudaMemcpyHostToDevice, device_.stream()),
+               "cudaMemcpyAsync of a step's descriptors"));
+  KF_RETURN_IF_ERROR(ToStatus(cudaEventRecord(slot.copied, device_.stream()),
+                              "cudaEventRecord"));
+  slot.in_flight = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<unsigned char*> Workspace::GetWithRoom(size_t bytes) {
+  const bool fits = buffer_ != nullptr && bytes <= buffer_->bytes();
+  return Get(fits ? bytes : bytes + bytes / 2);
+}
+
 absl::StatusOr<unsigned char*> Workspace::Get(size_t bytes) {
   if (buffer_ == nullptr || buffer_->bytes() < bytes) {
     // Launches that use the old memory are in the stream.

@@ -83,6 +83,33 @@ class Staging {
   size_t used_ = 0;
 };
 
+// The same, always at one place of the device, until more room is asked for:
+// for launches that are captured. What is sent is taken by those after it.
+class FixedStaging {
+ public:
+  explicit FixedStaging(const Device& device) : device_(device) {}
+  ~FixedStaging();
+  FixedStaging(const FixedStaging&) = delete;
+  FixedStaging& operator=(const FixedStaging&) = delete;
+
+  // Where the host may write `bytes`. Afterwards device() is where they go.
+  absl::StatusOr<std::byte*> Begin(size_t bytes);
+  std::byte* device() { return buffer_->data(); }
+  absl::Status Send(size_t bytes);
+
+ private:
+  struct Slot {
+    std::unique_ptr<PinnedBuffer> host;
+    cudaEvent_t copied = nullptr;
+    bool in_flight = false;
+  };
+
+  const Device& device_;
+  std::unique_ptr<DeviceBuffer> buffer_;
+  std::array<Slot, 2> slots_;
+  size_t current_ = 0;
+};
+
 // Contents live until the next call that asks.
 class Workspace {
  public:
@@ -90,6 +117,9 @@ class Workspace {
 
   // Device memory, 256-byte aligned.
   absl::StatusOr<unsigned char*> Get(size_t bytes);
+  // The same, but where it grows by half more than is needed: its address is
+  // part of captured launches, which are made anew when it moves.
+  absl::StatusOr<unsigned char*> GetWithRoom(size_t bytes);
 
  private:
   const Device& device_;

@@ -14,8 +14,6 @@
 namespace kf::cuda {
 namespace {
 
-constexpr int32_t kLayer = 3;
-
 int32_t PoolPages(const std::vector<RowOptions>& rows) {
   int32_t pages = 3;
   for (const RowOptions& row : rows) {
@@ -171,6 +169,16 @@ void DecodeBatch::AddItems(Row& row) {
   }
 }
 
+std::vector<double> DecodeBatch::Frequencies(const AttentionShape& shape) {
+  std::vector<double> frequencies;
+  for (int32_t i = 0; i < shape.rotary_dim; i += 2) {
+    frequencies.push_back(
+        std::pow(shape.rope_base, -static_cast<double>(i) / shape.rotary_dim));
+  }
+  frequencies.resize(std::max<size_t>(1, frequencies.size()));
+  return frequencies;
+}
+
 void DecodeBatch::RunItems(size_t first, size_t count, int32_t spare_chunks) {
   std::vector<DecodeItem> batch(
       items_.begin() + static_cast<ptrdiff_t>(first),
@@ -180,16 +188,10 @@ void DecodeBatch::RunItems(size_t first, size_t count, int32_t spare_chunks) {
   work.shape = {twin_.layout(), shape_.query_heads, shape_.rotary_dim};
   work.plan = PlanDecode(work.shape, batch);
   work.plan.max_chunks += spare_chunks;
-  work.layer = kLayer;
+  work.layer = kRigLayer;
   work.rows = static_cast<int32_t>(count);
-  std::vector<double> frequencies;
-  for (int32_t i = 0; i < shape_.rotary_dim; i += 2) {
-    frequencies.push_back(std::pow(
-        shape_.rope_base, -static_cast<double>(i) / shape_.rotary_dim));
-  }
-  frequencies.resize(std::max<size_t>(1, frequencies.size()));
   const auto width = static_cast<size_t>(shape_.qkv_dim());
-  gpu::DeviceArray<double> device_frequencies(frequencies);
+  gpu::DeviceArray<double> device_frequencies(Frequencies(shape_));
   gpu::DeviceArray<float> qkv(std::vector<float>(
       qkv_.begin() + static_cast<ptrdiff_t>(first * width),
       qkv_.begin() + static_cast<ptrdiff_t>((first + count) * width)));
@@ -223,7 +225,7 @@ void DecodeBatch::ExpectReference(const Tolerance& tolerance) {
   const auto reference = CreateReferenceBackend();
   ASSERT_TRUE(reference
                   ->DecodeAttention({.shape = shape_,
-                                     .layer = kLayer,
+                                     .layer = kRigLayer,
                                      .qkv = qkv.data(),
                                      .out = out.data(),
                                      .items = reference_items_})

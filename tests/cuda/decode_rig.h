@@ -13,6 +13,8 @@
 
 namespace kf::cuda {
 
+inline constexpr int32_t kRigLayer = 3;
+
 // One row; what is not said is as in DecodeAttentionItem.
 struct RowOptions {
   int32_t held = 1;
@@ -52,6 +54,18 @@ class DecodeBatch {
   void Run(int32_t spare_chunks = 0);
   // The same items, each in a call of its own.
   void RunOneByOne();
+  // For a step that is launched elsewhere: what it reads, and its output.
+  void Upload() { twin_.Upload(); }
+  std::vector<DecodeItem> Items() const { return items_; }  // not planned
+  const std::vector<float>& qkv() const { return qkv_; }
+  DecodeShape shape() const {
+    return {twin_.layout(), shape_.query_heads, shape_.rotary_dim};
+  }
+  void Download(const std::vector<float>& out) {
+    twin_.Download();
+    out_.Upload(out);
+  }
+  static std::vector<double> Frequencies(const AttentionShape& shape);
   // The reference's step; then all that the step may write is compared.
   void ExpectReference(const Tolerance& tolerance);
 

@@ -61,6 +61,10 @@ TEST(Flags, ADeviceHasAnIndex) {
   const auto none = Parse({"--model=m.gguf"});
   ASSERT_THAT(none, IsOk());
   EXPECT_EQ(none->options.engine.backend.name, "auto");
+  EXPECT_TRUE(none->options.engine.backend.cuda_graphs);
+  const auto off = Parse({"--model=m.gguf", "--cuda_graphs=false"});
+  ASSERT_THAT(off, IsOk());
+  EXPECT_FALSE(off->options.engine.backend.cuda_graphs);
   EXPECT_EQ(none->options.engine.backend.device_index, 0);
 }
 

@@ -2,54 +2,33 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <map>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "tests/cuda/emulation/machine.h"
+#include "tests/cuda/emulation/runtime_state.h"
 #include "tests/cuda/emulation/shadow.h"
 
-// NOLINTBEGIN(readability-identifier-naming): names of the CUDA run time
-struct CUstream_st {
-  bool capturing = false;
-  std::vector<kf::emu::Work> captured;
-};
-struct CUevent_st {};
-struct CUgraph_st {
-  std::vector<kf::emu::Work> work;
-};
-struct CUgraphExec_st {
-  std::vector<kf::emu::Work> work;
-};
-// NOLINTEND(readability-identifier-naming)
-
 namespace kf::emu {
-namespace {
-
-struct Device {
-  std::recursive_mutex mutex;
-  std::deque<Work> queue;
-  cudaError_t error = cudaSuccess;
-  std::string fault;  // of the last cudaErrorLaunchFailure
-  std::map<const char*, size_t> device_memory;
-  std::map<const char*, size_t> pinned;
-  size_t live_bytes = 0;
-  size_t limit_bytes = size_t{2} << 30;
-};
 
 Device& TheDevice() {
   static auto& instance = *new Device;  // outlives static destructors
   return instance;
 }
 
-using Lock = std::lock_guard<std::recursive_mutex>;
-
 cudaError_t Set(Device& d, cudaError_t error) {
   if (d.error == cudaSuccess) d.error = error;
   return error;
 }
+
+cudaError_t SpoilCapture(Device& d) {
+  if (d.captured == nullptr) return cudaSuccess;
+  d.captured->spoiled = true;
+  return Set(d, cudaErrorStreamCaptureUnsupported);
+}
+
+namespace {
 
 cudaError_t SetFault(Device& d, std::string text) {
   if (d.error == cudaSuccess) d.fault = std::move(text);
@@ -78,18 +57,6 @@ bool Fits(const std::pair<const char*, size_t>& holder,
           const void* p,
           size_t bytes) {
   return static_cast<const char*>(p) + bytes <= holder.first + holder.second;
-}
-
-cudaError_t Run(Device& d) {
-  while (!d.queue.empty()) {
-    const Work work = std::move(d.queue.front());
-    d.queue.pop_front();
-    if (std::string fault = work(); !fault.empty()) {
-      d.queue.clear();
-      SetFault(d, std::move(fault));
-    }
-  }
-  return d.error;
 }
 
 std::string CopyNow(void* to, const void* from, size_t bytes) {
@@ -134,6 +101,18 @@ bool KindFits(const Device& d,
 
 }  // namespace
 
+cudaError_t Run(Device& d) {
+  while (!d.queue.empty()) {
+    const Work work = std::move(d.queue.front());
+    d.queue.pop_front();
+    if (std::string fault = work(); !fault.empty()) {
+      d.queue.clear();
+      SetFault(d, std::move(fault));
+    }
+  }
+  return d.error;
+}
+
 void Enqueue(cudaStream_t stream, Work work) {
   Device& d = TheDevice();
   const Lock lock(d.mutex);
@@ -143,6 +122,12 @@ void Enqueue(cudaStream_t stream, Work work) {
   }
   if (d.error != cudaSuccess) return;  // as after a fault on a GPU
   d.queue.push_back(std::move(work));
+}
+
+GraphCounts graph_counts() {
+  Device& d = TheDevice();
+  const Lock lock(d.mutex);
+  return d.counts;
 }
 
 size_t DeviceBytes() {
@@ -161,7 +146,10 @@ void SetDeviceLimit(size_t bytes) {
 
 using kf::emu::Device;
 using kf::emu::Enqueue;
+using kf::emu::InDevice;
+using kf::emu::KindFits;
 using kf::emu::Lock;
+using kf::emu::Pinned;
 using kf::emu::TheDevice;
 
 // --- errors ---
@@ -189,6 +177,10 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "invalid device ordinal";
     case cudaErrorLaunchFailure:
       return TheDevice().fault.c_str();
+    case cudaErrorStreamCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated:
+      return "operation failed due to a previous error during capture";
   }
   return "unrecognized error code";
 }
@@ -205,6 +197,10 @@ const char* cudaGetErrorName(cudaError_t error) {
       return "cudaErrorInvalidDevice";
     case cudaErrorLaunchFailure:
       return "cudaErrorLaunchFailure";
+    case cudaErrorStreamCaptureUnsupported:
+      return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated:
+      return "cudaErrorStreamCaptureInvalidated";
   }
   return "unrecognized error code";
 }
@@ -271,6 +267,9 @@ cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
 cudaError_t cudaDeviceSynchronize() {
   Device& d = TheDevice();
   const Lock lock(d.mutex);
+  if (const cudaError_t error = SpoilCapture(d); error != cudaSuccess) {
+    return error;
+  }
   return Run(d);
 }
 
@@ -278,6 +277,9 @@ cudaError_t cudaDeviceSynchronize() {
 cudaError_t cudaMalloc(void** p, size_t bytes) {
   Device& d = TheDevice();
   const Lock lock(d.mutex);
+  if (const cudaError_t error = SpoilCapture(d); error != cudaSuccess) {
+    return error;
+  }
   if (bytes == 0) {
     *p = nullptr;
     return cudaSuccess;
@@ -295,6 +297,9 @@ cudaError_t cudaFree(void* p) {
   if (p == nullptr) return cudaSuccess;
   Device& d = TheDevice();
   const Lock lock(d.mutex);
+  if (const cudaError_t error = SpoilCapture(d); error != cudaSuccess) {
+    return error;
+  }
   const auto found = d.device_memory.find(static_cast<char*>(p));
   if (found == d.device_memory.end()) return Set(d, cudaErrorInvalidValue);
   const cudaError_t error = Run(d);  // as on a GPU: waits for what may use it
@@ -307,6 +312,9 @@ cudaError_t cudaFree(void* p) {
 cudaError_t cudaMallocHost(void** p, size_t bytes) {
   Device& d = TheDevice();
   const Lock lock(d.mutex);
+  if (const cudaError_t error = SpoilCapture(d); error != cudaSuccess) {
+    return error;
+  }
   *p = std::malloc(bytes == 0 ? 1 : bytes);
   if (*p == nullptr) return Set(d, cudaErrorMemoryAllocation);
   std::memset(*p, 0xff, bytes);
@@ -317,6 +325,9 @@ cudaError_t cudaMallocHost(void** p, size_t bytes) {
 cudaError_t cudaFreeHost(void* p) {
   Device& d = TheDevice();
   const Lock lock(d.mutex);
+  if (const cudaError_t error = SpoilCapture(d); error != cudaSuccess) {
+    return error;
+  }
   const cudaError_t error = Run(d);
   d.pinned.erase(static_cast<char*>(p));
   std::free(p);
@@ -328,6 +339,10 @@ cudaError_t cudaMemcpy(void* to,
                        size_t bytes,
                        cudaMemcpyKind kind) {
   const Lock lock(TheDevice().mutex);
+  if (const cudaError_t error = SpoilCapture(TheDevice());
+      error != cudaSuccess) {
+    return error;
+  }
   const cudaError_t error = cudaMemcpyAsync(to, from, bytes, kind, nullptr);
   return error == cudaSuccess ? cudaDeviceSynchronize() : error;
 }
@@ -344,7 +359,10 @@ cudaError_t cudaMemcpyAsync(void* to,
   const bool to_host = !InDevice(d, to);
   const bool from_host = !InDevice(d, from);
   const bool capturing = stream != nullptr && stream->capturing;
-  if (from_host && !Pinned(d, from) && !capturing) {
+  const bool pageable =
+      (from_host && !Pinned(d, from)) || (to_host && !Pinned(d, to));
+  if (capturing && pageable) return SpoilCapture(d);
+  if (from_host && !Pinned(d, from)) {
     // Pageable memory is read before the call returns.
     const char* bytes_from = static_cast<const char*>(from);
     std::vector<char> staged(bytes_from, bytes_from + bytes);
@@ -356,7 +374,7 @@ cudaError_t cudaMemcpyAsync(void* to,
   Enqueue(stream,
           [to, from, bytes] { return kf::emu::CopyNow(to, from, bytes); });
   // And is written before the call returns.
-  if (to_host && !Pinned(d, to) && !capturing) return Run(d);
+  if (to_host && !Pinned(d, to)) return Run(d);
   return d.error;
 }
 
@@ -371,107 +389,4 @@ cudaError_t cudaMemsetAsync(void* p,
   Enqueue(stream,
           [p, value, bytes] { return kf::emu::SetNow(p, value, bytes); });
   return cudaPeekAtLastError();
-}
-
-// --- streams and events ---
-cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-  *stream = new CUstream_st;
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream,
-                                      unsigned /*flags*/) {
-  return cudaStreamCreate(stream);
-}
-
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  const cudaError_t error = cudaDeviceSynchronize();
-  delete stream;
-  return error;
-}
-
-cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  Device& d = TheDevice();
-  const Lock lock(d.mutex);
-  if (stream != nullptr && stream->capturing) {
-    return Set(d, cudaErrorInvalidValue);
-  }
-  return Run(d);
-}
-
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) {
-  *event = new CUevent_st;
-  return cudaSuccess;
-}
-
-cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  delete event;
-  return cudaSuccess;
-}
-
-// The queue is in order of issue, so what precedes an event always ran before
-// what waits for it.
-cudaError_t cudaEventRecord(cudaEvent_t /*event*/, cudaStream_t /*stream*/) {
-  return cudaPeekAtLastError();
-}
-
-cudaError_t cudaEventSynchronize(cudaEvent_t /*event*/) {
-  return cudaDeviceSynchronize();
-}
-
-cudaError_t cudaStreamWaitEvent(cudaStream_t /*stream*/,
-                                cudaEvent_t /*event*/,
-                                unsigned /*flags*/) {
-  return cudaPeekAtLastError();
-}
-
-// --- graphs ---
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
-                                   cudaStreamCaptureMode /*mode*/) {
-  Device& d = TheDevice();
-  const Lock lock(d.mutex);
-  if (stream == nullptr || stream->capturing) {
-    return Set(d, cudaErrorInvalidValue);
-  }
-  stream->capturing = true;
-  stream->captured.clear();
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  Device& d = TheDevice();
-  const Lock lock(d.mutex);
-  if (stream == nullptr || !stream->capturing) {
-    return Set(d, cudaErrorInvalidValue);
-  }
-  stream->capturing = false;
-  *graph = new CUgraph_st{std::move(stream->captured)};
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec,
-                                 cudaGraph_t graph,
-                                 unsigned long long /*flags*/) {
-  *exec = new CUgraphExec_st{graph->work};
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
-  Enqueue(stream, [work = exec->work] {
-    for (const kf::emu::Work& item : work) {
-      if (std::string fault = item(); !fault.empty()) return fault;
-    }
-    return std::string();
-  });
-  return cudaPeekAtLastError();
-}
-
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  delete graph;
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
-  delete exec;
-  return cudaSuccess;
 }

@@ -18,6 +18,8 @@ enum cudaError_t {
   cudaErrorMemoryAllocation = 2,
   cudaErrorInvalidDevice = 101,
   cudaErrorLaunchFailure = 719,
+  cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureInvalidated = 901,
 };
 enum cudaMemcpyKind {
   cudaMemcpyHostToHost,
@@ -118,7 +120,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream,
                                 unsigned flags = 0);
 
 // A graph is the list of what a stream was given while it was captured, with
-// the arguments of then.
+// the arguments of then. While a stream is captured, calls that wait, allocate,
+// free, or copy from or to pageable memory are
+// cudaErrorStreamCaptureUnsupported, and the capture is lost: its end is
+// cudaErrorStreamCaptureInvalidated and gives no graph.
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
                                    cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
@@ -135,6 +140,13 @@ namespace kf::emu {
 // Work of a stream; returns a fault's text, or nothing.
 using Work = std::function<std::string()>;
 void Enqueue(cudaStream_t stream, Work work);
+
+// Since the program's start.
+struct GraphCounts {
+  int captured = 0;  // captures that gave a graph
+  int launched = 0;
+};
+GraphCounts graph_counts();
 
 // Bytes of live device memory, and the most that may be (cudaMalloc fails
 // beyond; default 2 GiB).

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <vector>
 
 #include "kernels/cuda/gpu.h"
@@ -80,14 +81,84 @@ TEST_F(RuntimeApi, AGraphKeepsTheArgumentsOfItsCapture) {
   cudaGraphDestroy(graph);
 }
 
-TEST_F(RuntimeApi, WaitingForACaptureIsAnError) {
-  ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal),
+// What a graph is for: values that change are read from device memory, where
+// the graph finds the new ones.
+TEST_F(RuntimeApi, AGraphReadsMemoryAsItIsWhenItRuns) {
+  int* pinned = nullptr;
+  ASSERT_EQ(cudaMallocHost(&pinned, sizeof(int)), cudaSuccess);
+  DeviceArray<int> x(std::vector<int>{1});
+  DeviceArray<int> y(1);
+  ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
             cudaSuccess);
-  EXPECT_NE(cudaStreamSynchronize(stream_), cudaSuccess);
+  cudaMemcpyAsync(x.data(), pinned, sizeof(int), cudaMemcpyHostToDevice,
+                  stream_);
+  launch(stream_, 1, 1, 0, Load, y.data(), x.data());
   cudaGraph_t graph = nullptr;
-  cudaStreamEndCapture(stream_, &graph);
+  ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+  cudaGraphExec_t exec = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&exec, graph), cudaSuccess);
   cudaGraphDestroy(graph);
-  EXPECT_NE(gpu::TakeError(), "");
+  for (const int value : {7, 9}) {
+    *pinned = value;
+    cudaGraphLaunch(exec, stream_);
+    EXPECT_EQ(y.Download()[0], value);
+  }
+  cudaGraphExecDestroy(exec);
+  EXPECT_EQ(cudaFreeHost(pinned), cudaSuccess);
+}
+
+// Each of them is an error, which spoils the capture; then the stream works as
+// before.
+TEST_F(RuntimeApi, WhatACaptureDoesNotBear) {
+  DeviceArray<int> x(std::vector<int>{0});
+  void* device = nullptr;
+  void* pinned = nullptr;
+  ASSERT_EQ(cudaMalloc(&device, 64), cudaSuccess);
+  ASSERT_EQ(cudaMallocHost(&pinned, 64), cudaSuccess);
+  int pageable = 1;
+  void* other = nullptr;
+  cudaEvent_t event = nullptr;
+  ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+            cudaSuccess);
+  const std::vector<std::function<cudaError_t()>> calls = {
+      [&] { return cudaStreamSynchronize(stream_); },
+      [&] { return cudaDeviceSynchronize(); },
+      [&] { return cudaEventSynchronize(event); },
+      [&] { return cudaMalloc(&other, 64); },
+      [&] { return cudaFree(device); },
+      [&] { return cudaMallocHost(&other, 64); },
+      [&] { return cudaFreeHost(pinned); },
+      [&] {
+        return cudaMemcpy(x.data(), &pageable, sizeof(int),
+                          cudaMemcpyHostToDevice);
+      },
+      [&] {
+        return cudaMemcpyAsync(x.data(), &pageable, sizeof(int),
+                               cudaMemcpyHostToDevice, stream_);
+      },
+      [&] {
+        return cudaMemcpyAsync(&pageable, x.data(), sizeof(int),
+                               cudaMemcpyDeviceToHost, stream_);
+      },
+  };
+  for (size_t i = 0; i < calls.size(); ++i) {
+    ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
+              cudaSuccess);
+    launch(stream_, 1, 1, 0, AddTo, x.data(), 1);
+    EXPECT_EQ(calls[i](), cudaErrorStreamCaptureUnsupported) << i;
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(stream_, &graph),
+              cudaErrorStreamCaptureInvalidated)
+        << i;
+    EXPECT_EQ(graph, nullptr) << i;
+    EXPECT_THAT(gpu::TakeError(), HasSubstr("stream is capturing")) << i;
+  }
+  EXPECT_EQ(x.Download()[0], 0);
+  launch(stream_, 1, 1, 0, AddTo, x.data(), 1);
+  EXPECT_EQ(x.Download()[0], 1);
+  cudaEventDestroy(event);
+  EXPECT_EQ(cudaFree(device), cudaSuccess);
+  EXPECT_EQ(cudaFreeHost(pinned), cudaSuccess);
 }
 
 TEST_F(RuntimeApi, AFaultStaysUntilItIsTaken) {

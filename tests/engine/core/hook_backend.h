@@ -125,6 +125,10 @@ class HookBackend : public Backend {
     if (auto status = hooks_.sampled(*sampled); !status.ok()) return status;
     return sampled;
   }
+  absl::Status BeginStep(int64_t rows, int64_t capacity) override {
+    return inner_->BeginStep(rows, capacity);
+  }
+  absl::Status EndStep() override { return inner_->EndStep(); }
   size_t PageBytes(const AttentionShape& shape) const override {
     return inner_->PageBytes(shape);
   }
