@@ -11,14 +11,23 @@ namespace {
 // Values dequantised at a time.
 constexpr int64_t kPieceValues = int64_t{1} << 22;
 
-absl::Status Copy(std::byte* to, std::span<const std::byte> from) {
-  return ToStatus(
-      cudaMemcpy(to, from.data(), from.size(), cudaMemcpyHostToDevice),
-      "cudaMemcpy of weights");
+// In the device's own stream, and waited for: cudaMemcpy may return before the
+// bytes are there, and its stream orders nothing for ours.
+absl::Status Copy(const Device& device,
+                  std::byte* to,
+                  std::span<const std::byte> from) {
+  KF_RETURN_IF_ERROR(
+      ToStatus(cudaMemcpyAsync(to, from.data(), from.size(),
+                               cudaMemcpyHostToDevice, device.stream()),
+               "cudaMemcpyAsync of weights"));
+  return device.Wait();
 }
 
 // Writes `view` as f32 or bf16 from `to` on.
-absl::Status Convert(const WeightView& view, bool f32, std::byte* to) {
+absl::Status Convert(const Device& device,
+                     const WeightView& view,
+                     bool f32,
+                     std::byte* to) {
   const BlockLayout block = LayoutOf(view.type);
   KF_CHECK(block.elements > 0 && view.cols % block.elements == 0);
   const int64_t row_bytes = view.cols / block.elements * block.bytes;
@@ -37,7 +46,7 @@ absl::Status Convert(const WeightView& view, bool f32, std::byte* to) {
                      FloatToBf16);
       bytes = std::as_bytes(std::span(rounded));
     }
-    KF_RETURN_IF_ERROR(Copy(to, bytes));
+    KF_RETURN_IF_ERROR(Copy(device, to, bytes));
     to += bytes.size();
   }
   return absl::OkStatus();
@@ -70,7 +79,7 @@ absl::StatusOr<std::unique_ptr<DeviceLinear>> DeviceLinear::Load(
           "weights"));
   std::byte* to = linear->data_->data();
   for (const WeightView& view : stacked) {
-    KF_RETURN_IF_ERROR(Convert(view, linear->is_f32(), to));
+    KF_RETURN_IF_ERROR(Convert(device, view, linear->is_f32(), to));
     to += static_cast<size_t>(view.rows * view.cols) * element;
   }
   return linear;
@@ -89,7 +98,7 @@ absl::StatusOr<std::unique_ptr<DeviceEmbedding>> DeviceEmbedding::Load(
           device, static_cast<size_t>(table.rows * table.cols) * element,
           "token embeddings"));
   KF_RETURN_IF_ERROR(
-      Convert(table, embedding->is_f32_, embedding->data_->data()));
+      Convert(device, table, embedding->is_f32_, embedding->data_->data()));
   return embedding;
 }
 
