@@ -397,6 +397,7 @@ const LayerProfiles& Engine::layer_profiles() const { return impl_->profiles; }
 std::string Engine::backend_description() const {
   return impl_->backend->description();
 }
+std::string Engine::backend_notice() const { return impl_->backend->notice(); }
 
 uint64_t Engine::kv_bytes_per_token() const {
   const AttentionShape& shape = impl_->decoder->shape();

@@ -261,6 +261,8 @@ class Backend {
 
   virtual std::string_view name() const = 0;    // "cpu", "reference", "cuda"
   virtual std::string description() const = 0;  // "cpu, avx512_bf16, 2 threads"
+  // What an operator should be told once the weights are loaded, or nothing.
+  virtual std::string notice() const { return {}; }
 
   // --- memory ---
   // kResourceExhausted names `what` and the size. Contents are undefined.
@@ -402,6 +404,9 @@ struct BackendOptions {
   int device_index = 0;  // of cuda, as the CUDA driver counts
   // Of cuda: decode steps are replayed as CUDA graphs, with the same bits.
   bool cuda_graphs = true;
+  // cuda: the file of libcublasLt.so; empty: looked for in the usual places;
+  // "none": our own products.
+  std::string cublaslt_path = {};
   int threads = 0;  // 0: UsableCores() of kernels/core/cpu_count.h
   // scalar, avx2, avx512, avx512_bf16, amx_bf16: exactly that level is used.
   // auto: the one preferred on this machine, the highest but for one case (an
@@ -415,7 +420,7 @@ absl::Status CudaAvailability(int index);
 
 // kInvalidArgument names the option, its value and what is on offer; a level
 // that the machine lacks is an error too, never a silent fallback. For cuda
-// also the errors of CudaAvailability.
+// also the errors of CudaAvailability, and a cublaslt_path that is of no use.
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(
     const BackendOptions& options);
 

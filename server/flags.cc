@@ -55,6 +55,11 @@ ABSL_FLAG(bool,
           true,
           "replay decode steps on a GPU as CUDA graphs; the answers are the "
           "same");
+ABSL_FLAG(std::string,
+          cublaslt_path,
+          "",
+          "file of libcublasLt.so, for a GPU's products; default: looked for; "
+          "none: own products");
 ABSL_FLAG(int32_t,
           threads,
           0,
@@ -134,8 +139,8 @@ const std::vector<Group>& Groups() {
        {"model", "load_format", "model_config", "served_model_name", "dtype",
         "cache_dtype"}},
       {"Machine",
-       {"device", "gpu_memory_share", "cuda_graphs", "threads", "simd",
-        "kv_pool_bytes"}},
+       {"device", "gpu_memory_share", "cublaslt_path", "cuda_graphs", "threads",
+        "simd", "kv_pool_bytes"}},
       {"Scheduling",
        {"max_batch", "max_queue_requests", "max_queue_tokens", "max_skips",
         "prefill_workspace_tokens", "prefill_slice_tokens",
@@ -299,6 +304,7 @@ absl::Status FillDevice(engine::EngineOptions& engine) {
   }
   engine.gpu_memory_share = absl::GetFlag(FLAGS_gpu_memory_share);
   engine.backend.cuda_graphs = absl::GetFlag(FLAGS_cuda_graphs);
+  engine.backend.cublaslt_path = absl::GetFlag(FLAGS_cublaslt_path);
   return absl::OkStatus();
 }
 

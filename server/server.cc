@@ -228,6 +228,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
         if (status.ok()) {
           spdlog::info("serving {} on {}", impl.options.served_model_name,
                        impl.engine->backend_description());
+          const std::string notice = impl.engine->backend_notice();
+          if (!notice.empty()) spdlog::info("{}", notice);
         }
         if (loaded != nullptr) loaded(status);
       });

@@ -1,14 +1,17 @@
 #include "kernels/cuda/cuda_backend.h"
 
+#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kernels/core/status.h"
 #include "kernels/cuda/attention_calls.h"
+#include "kernels/cuda/cublaslt_library.h"
 #include "kernels/cuda/decode_step.h"
 #include "kernels/cuda/dense_calls.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/products.h"
 #include "kernels/cuda/sample_calls.h"
 #include "kernels/cuda/staging.h"
 #include "kernels/cuda/weights.h"
@@ -23,6 +26,15 @@ constexpr std::string_view kName = "cuda-emulated";
 constexpr std::string_view kName = "cuda";
 #endif
 
+// Where cuBLASLt is looked for.
+std::vector<std::string> Places() {
+#if defined(KF_CUDA_EMULATION)
+  return {};  // a real library would take host memory for a device's
+#else
+  return CublasLtPlaces([](const char* name) { return std::getenv(name); });
+#endif
+}
+
 class CudaBackend final : public Backend {
  public:
   CudaBackend(std::unique_ptr<Device> device, bool graphs)
@@ -35,11 +47,26 @@ class CudaBackend final : public Backend {
         sampling_(*device_, staging_, workspace_),
         step_(*device_, workspace_, dense_, graphs) {}
 
+  // Before anything is loaded. With cuBLASLt there are no graphs: whether its
+  // launches may be captured, and padded rows with them, only a GPU can show.
+  // kInvalidArgument: the path is of no use.
+  absl::Status FindProducts(const std::string& cublaslt_path) {
+    KF_ASSIGN_OR_RETURN(products_, Products::Create(*device_, workspace_,
+                                                    cublaslt_path, Places()));
+    if (products_->by_library()) {
+      graphs_ = false;
+      step_.PutNothingOff();
+    }
+    return absl::OkStatus();
+  }
+
   std::string_view name() const override { return kName; }
   std::string description() const override {
-    return absl::StrCat(ToAbsl(kName), ", ", device_->description(),
-                        ", own products", graphs_ ? ", graphs" : ", no graphs");
+    return absl::StrCat(ToAbsl(kName), ", ", device_->description(), ", ",
+                        products_->description(),
+                        graphs_ ? ", graphs" : ", no graphs");
   }
+  std::string notice() const override { return products_->notice(); }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(
       size_t bytes, std::string_view what) override {
@@ -62,7 +89,10 @@ class CudaBackend final : public Backend {
           "dtype: the CUDA backend has no integer weights, want bf16 or f32");
     }
     KF_RETURN_IF_ERROR(device_->Use());
-    return DeviceLinear::Load(*device_, stacked, format);
+    KF_ASSIGN_OR_RETURN(auto linear,
+                        DeviceLinear::Load(*device_, stacked, format));
+    KF_RETURN_IF_ERROR(products_->Prepare(*linear));
+    return linear;
   }
   absl::StatusOr<std::unique_ptr<EmbeddingTable>> LoadEmbedding(
       const WeightView& table) override {
@@ -172,12 +202,13 @@ class CudaBackend final : public Backend {
                           float* out);
 
   std::unique_ptr<Device> device_;
-  const bool graphs_;
+  bool graphs_;
   Staging staging_;
   Workspace workspace_;
   DenseCalls dense_;
   AttentionCalls attention_;
   SampleCalls sampling_;
+  std::unique_ptr<Products> products_;
   DecodeStep step_;
 };
 
@@ -292,7 +323,12 @@ absl::Status CudaBackend::MultiplyBy(const LinearWeights& w,
     step_.Add(op);
     return absl::OkStatus();
   }
-  return Run("Linear", [&] { return dense_.Product(op, rows); });
+  return Run("Linear", [&] {
+    return products_->by_library()
+               ? products_->Multiply(static_cast<const DeviceLinear&>(w), x,
+                                     rows, residual, out)
+               : dense_.Product(op, rows);
+  });
 }
 
 absl::Status CudaBackend::DecodeAttention(const DecodeAttentionArgs& args) {
@@ -314,8 +350,10 @@ absl::Status CheckCudaDevice(int index) { return CheckDevice(index); }
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(
     const BackendOptions& options) {
   KF_ASSIGN_OR_RETURN(auto device, cuda::Device::Open(options.device_index));
-  return std::make_unique<cuda::CudaBackend>(std::move(device),
-                                             options.cuda_graphs);
+  auto backend = std::make_unique<cuda::CudaBackend>(std::move(device),
+                                                     options.cuda_graphs);
+  KF_RETURN_IF_ERROR(backend->FindProducts(options.cublaslt_path));
+  return backend;
 }
 
 }  // namespace kf

@@ -2,8 +2,8 @@
 //
 // Calls return when their work is in the stream, Download when its bytes have
 // come; an error of the device is the status of the call that first meets it.
-// Dense products are our own (kernels/cuda/product.h), whose rows have the same
-// bits in every batch.
+// Dense products are cuBLASLt's or our own (kernels/cuda/products.h), whose
+// rows have the same bits in every batch.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,8 @@ absl::Status CheckCudaDevice(int index);
 
 }  // namespace cuda
 
-// Reads `device_index` of the options. kUnavailable as CheckCudaDevice.
+// Reads `device_index` and `cublaslt_path` of the options. kUnavailable as
+// CheckCudaDevice; kInvalidArgument: the path is of no use, and why.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(
     const BackendOptions& options);
 

@@ -41,6 +41,9 @@ class DecodeStep {
         staging_(device),
         graphs_(device) {}
 
+  // From now on as with graphs false.
+  void PutNothingOff() { graphs_wanted_ = false; }
+
   // As Backend::BeginStep, which says what `capacity` is.
   void Begin(int64_t rows, int64_t capacity);
   absl::Status End();
@@ -80,7 +83,7 @@ class DecodeStep {
   const Device& device_;
   Workspace& workspace_;
   DenseCalls& dense_;
-  const bool graphs_wanted_;
+  bool graphs_wanted_;
   FixedStaging staging_;
   GraphCache graphs_;
 

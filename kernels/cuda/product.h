@@ -1,5 +1,5 @@
 // Dense products of the CUDA backend: y = x W^T, with the residual add in the
-// epilogue. Used where cuBLASLt is absent, and in emulation.
+// epilogue. products.h says where cuBLASLt takes their place.
 //
 // Each output is one chain of sums over k in index order (bf16: of
 // tensor-core steps of 16 k each; f32: of fused multiply-adds), whatever the

@@ -68,6 +68,16 @@ TEST(Flags, ADeviceHasAnIndex) {
   EXPECT_EQ(none->options.engine.backend.device_index, 0);
 }
 
+TEST(Flags, CublasLtHasAPath) {
+  const auto none = Parse({"--model=m.gguf"});
+  ASSERT_THAT(none, IsOk());
+  EXPECT_EQ(none->options.engine.backend.cublaslt_path, "");
+  const auto given =
+      Parse({"--model=m.gguf"}, {{"KEYFORMER_CUBLASLT_PATH", "/opt/lt.so"}});
+  ASSERT_THAT(given, IsOk());
+  EXPECT_EQ(given->options.engine.backend.cublaslt_path, "/opt/lt.so");
+}
+
 TEST(Flags, ADummyModelHasAShapeAndNoFile) {
   const auto dummy = Parse({"--load_format=dummy", "--model_config=llama-8b"});
   ASSERT_THAT(dummy, IsOk());

@@ -41,6 +41,7 @@ class HookBackend : public Backend {
 
   std::string_view name() const override { return inner_->name(); }
   std::string description() const override { return inner_->description(); }
+  std::string notice() const override { return inner_->notice(); }
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(
       size_t bytes, std::string_view what) override {
     if (hooks_.allocate) {

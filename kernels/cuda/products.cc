@@ -1,0 +1,208 @@
+#include "kernels/cuda/products.h"
+
+#include <algorithm>
+
+#include "kernels/core/status.h"
+#include "kernels/cuda/product.h"
+
+namespace kf::cuda {
+namespace {
+
+// The value of cublaslt_path that asks for our own products.
+constexpr std::string_view kNone = "none";
+
+// The library that `path` asks for; empty: the first of `places`.
+absl::StatusOr<CublasLtSearch> Search(const std::string& path,
+                                      const std::vector<std::string>& places) {
+  CublasLtSearch result;
+  if (path == kNone) return result;
+  if (path.empty()) return FindCublasLt(places);
+  auto library = OpenCublasLt(path);
+  if (!library.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cublaslt_path: \"", path, "\": ", library.status().message()));
+  }
+  result.library = *std::move(library);
+  return result;
+}
+
+absl::Status CopyRows(const Device& device,
+                      const float* from,
+                      int64_t values,
+                      float* to) {
+  return ToStatus(
+      cudaMemcpyAsync(to, from, static_cast<size_t>(values) * sizeof(float),
+                      cudaMemcpyDeviceToDevice, device.stream()),
+      "cudaMemcpyAsync");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Products>> Products::Create(
+    const Device& device,
+    Workspace& workspace,
+    const std::string& cublaslt_path,
+    const std::vector<std::string>& places) {
+  std::unique_ptr<Products> products(new Products(device, workspace));
+  KF_ASSIGN_OR_RETURN(CublasLtSearch search, Search(cublaslt_path, places));
+  products->tried_ = std::move(search.tried);
+  if (!search.library.has_value()) return products;
+  KF_RETURN_IF_ERROR(device.Use());
+  const lt::Api& api = search.library->api;
+  const absl::Status status =
+      LtStatus(api, api.cublasLtCreate(&products->handle_), "cublasLtCreate");
+  if (status.ok()) {
+    products->library_ = std::move(search.library);
+  } else if (!cublaslt_path.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cublaslt_path: \"", cublaslt_path, "\": ", status.message()));
+  } else {
+    products->tried_ =
+        absl::StrCat(search.library->file, ": ", status.message());
+  }
+  return products;
+}
+
+Products::~Products() {
+  shapes_.clear();  // their descriptors go before the handle
+  if (handle_ != nullptr) library_->api.cublasLtDestroy(handle_);
+}
+
+absl::Status Products::Prepare(const DeviceLinear& w) {
+  if (!library_.has_value() || w.is_f32()) return absl::OkStatus();
+  const std::pair<int64_t, int64_t> key(w.in(), w.out());
+  if (shapes_.contains(key)) return absl::OkStatus();
+  Shape shape;
+  KF_ASSIGN_OR_RETURN(
+      shape.matmul, LtMatmul::Create(library_->api, handle_, w.in(), w.out()));
+  KF_ASSIGN_OR_RETURN(shape.choice,
+                      ChooseAlgorithms(device_, *shape.matmul, w.bf16()));
+  shapes_.emplace(key, std::move(shape));
+  return absl::OkStatus();
+}
+
+absl::Status Products::Multiply(const DeviceLinear& w,
+                                const float* x,
+                                int64_t rows,
+                                const float* residual,
+                                float* out) {
+  const auto fill = [&](auto& args) {
+    args.residual = residual;
+    args.y = out;
+    args.rows = rows;
+    args.in = w.in();
+    args.out = w.out();
+  };
+  if (w.is_f32()) {
+    ProductArgs<float> args;
+    fill(args);
+    args.x = x;
+    args.w = w.f32();
+    Product(device_.stream(), args);
+    return absl::OkStatus();
+  }
+  const auto found = shapes_.find({w.in(), w.out()});
+  const Shape* const shape =
+      found != shapes_.end() && found->second.choice.has_value()
+          ? &found->second
+          : nullptr;
+  const bool padded = shape != nullptr && shape->choice->padded;
+  const int64_t room =
+      padded ? (rows + kLtFewRows - 1) / kLtFewRows * kLtFewRows : rows;
+  const size_t x_bytes =
+      PartBytes(static_cast<size_t>(room * w.in()) * sizeof(Bf16));
+  const size_t y_bytes =
+      padded ? static_cast<size_t>(kLtFewRows * w.out()) * sizeof(float) : 0;
+  KF_ASSIGN_OR_RETURN(unsigned char* memory, workspace_.Get(x_bytes + y_bytes));
+  auto* const rounded = reinterpret_cast<Bf16*>(memory);
+  RoundToBf16(device_.stream(), x, rows * w.in(), rounded);
+  if (room > rows) {
+    KF_RETURN_IF_ERROR(
+        ToStatus(cudaMemsetAsync(
+                     rounded + rows * w.in(), 0,
+                     static_cast<size_t>((room - rows) * w.in()) * sizeof(Bf16),
+                     device_.stream()),
+                 "cudaMemsetAsync"));
+  }
+  ProductArgs<Bf16> args;
+  fill(args);
+  args.x = rounded;
+  args.w = w.bf16();
+  if (shape != nullptr) {
+    return MultiplyByLt(*shape, args,
+                        reinterpret_cast<float*>(memory + x_bytes));
+  }
+  Product(device_.stream(), args);
+  return absl::OkStatus();
+}
+
+absl::Status Products::MultiplyByLt(const Shape& shape,
+                                    ProductArgs<Bf16> args,
+                                    float* padded_y) {
+  const LtChoice& choice = *shape.choice;
+  const int64_t piece = choice.padded ? kLtFewRows : kLtMostRows;
+  for (int64_t left = args.rows; left > 0; left -= piece) {
+    args.rows = std::min(left, piece);
+    if (choice.padded && args.rows < piece) {
+      return MultiplyPadded(shape, args, padded_y);
+    }
+    KF_RETURN_IF_ERROR(shape.matmul->Run(
+        device_.stream(), args.rows <= kLtFewRows ? choice.few : choice.many,
+        args));
+    args.x += args.rows * args.in;
+    args.y += args.rows * args.out;
+    if (args.residual != nullptr) args.residual += args.rows * args.out;
+  }
+  return absl::OkStatus();
+}
+
+// x has zeros behind the rows; y needs room for what comes of them.
+absl::Status Products::MultiplyPadded(const Shape& shape,
+                                      const ProductArgs<Bf16>& args,
+                                      float* padded_y) {
+  ProductArgs<Bf16> padded = args;
+  padded.rows = kLtFewRows;
+  padded.y = padded_y;
+  if (args.residual != nullptr) {
+    KF_RETURN_IF_ERROR(
+        CopyRows(device_, args.residual, args.rows * args.out, padded_y));
+    padded.residual = padded_y;
+  }
+  KF_RETURN_IF_ERROR(
+      shape.matmul->Run(device_.stream(), shape.choice->few, padded));
+  return CopyRows(device_, padded_y, args.rows * args.out, args.y);
+}
+
+std::string Products::description() const {
+  return library_.has_value() ? absl::StrCat("cuBLASLt ", library_->version)
+                              : "own products";
+}
+
+std::string Products::notice() const {
+  if (!library_.has_value()) {
+    return tried_.empty()
+               ? ""
+               : absl::StrCat("no cuBLASLt, own products serve; tried ",
+                              tried_);
+  }
+  std::string text =
+      absl::StrCat("cuBLASLt ", library_->version, " from ", library_->file);
+  for (const auto& [size, shape] : shapes_) {
+    absl::StrAppend(&text, "; ", size.first, " to ", size.second, ": ");
+    if (!shape.choice.has_value()) {
+      text += "own product (no algorithm keeps a row's bits)";
+      continue;
+    }
+    const LtMatmul& matmul = *shape.matmul;
+    absl::StrAppend(&text, "algorithm ", matmul.NameOf(shape.choice->few));
+    if (shape.choice->padded) {
+      absl::StrAppend(&text, ", padded to ", kLtFewRows, " rows");
+    } else {
+      absl::StrAppend(&text, ", above ", kLtFewRows, " rows ",
+                      matmul.NameOf(shape.choice->many));
+    }
+  }
+  return text;
+}
+
+}  // namespace kf::cuda
