@@ -148,6 +148,23 @@ std::vector<RowOptions> Hostile() {
   return rows;
 }
 
+// What is hard at once: one key, edges of a page and of a chunk, outliers, and
+// keys that are all equal.
+std::vector<RowOptions> HardAtOnce() {
+  std::vector<RowOptions> rows;
+  for (const int32_t held : {1, 16, 17, 128, 129}) {
+    rows.push_back({.held = held,
+                    .budget = held,
+                    .recent = held / 4,
+                    .position = 2 * held,
+                    .seed = static_cast<uint32_t>(held)});
+  }
+  rows[2].outliers = true;
+  rows[1].equal_keys = true;
+  rows[1].noise = NoiseKind::kNone;
+  return rows;
+}
+
 // Products of bf16 numbers are exact in f32, and the weights of V keep 16 bits:
 // only the order of sums differs. Outliers make logits of a thousand, of which
 // f32 keeps 1e-4.
@@ -176,6 +193,22 @@ const DecodeCase kCases[] = {
     {"D128F32", Shape(2, 1, 128, kF32, 32), Evicting(40)},
     {"D256", Shape(2, 1, 256, kBf16), Evicting(40)},
     {"D256F32", Shape(2, 1, 256, kF32), Evicting(40)},
+    // Groups of 1 to 8 over the head sizes of real models.
+    {"HardGroup1D80", Shape(2, 2, 80, kBf16), HardAtOnce(), kOutlierTolerance},
+    {"HardGroup2D96", Shape(2, 1, 96, kBf16), HardAtOnce(), kOutlierTolerance},
+    {"HardGroup3D128", Shape(3, 1, 128, kBf16), HardAtOnce(),
+     kOutlierTolerance},
+    {"HardGroup4D128", Shape(8, 2, 128, kBf16), HardAtOnce(),
+     kOutlierTolerance},
+    {"HardGroup5D64", Shape(5, 1, 64, kBf16), HardAtOnce(), kOutlierTolerance},
+    {"HardGroup6D80", Shape(6, 1, 80, kBf16), HardAtOnce(), kOutlierTolerance},
+    {"HardGroup7D96", Shape(7, 1, 96, kBf16), HardAtOnce(), kOutlierTolerance},
+    {"HardGroup8D256", Shape(8, 1, 256, kBf16), HardAtOnce(),
+     kOutlierTolerance},
+    {"HardGroup5D256F32", Shape(5, 1, 256, kF32), HardAtOnce(),
+     kOutlierTolerance},
+    {"HardGroup6D128F32", Shape(6, 1, 128, kF32), HardAtOnce(),
+     kOutlierTolerance},
     {"D16F32", Shape(2, 1, 16, kF32), Evicting(40)},
     {"D48Padded", Shape(2, 1, 48, kBf16), Evicting(40)},
     {"D10Padded", Shape(2, 2, 10, kBf16, 4), Evicting(40)},

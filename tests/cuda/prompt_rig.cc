@@ -48,11 +48,6 @@ std::vector<double> Frequencies(const AttentionShape& shape) {
 
 }  // namespace
 
-PageLayout LayoutOf(const AttentionShape& shape) {
-  return MakePageLayout(shape.kv_heads, shape.head_dim,
-                        shape.cache_dtype == DType::kF32 ? 4 : 2);
-}
-
 Prompt::Prompt(const kf::testing::SequenceOptions& options)
     : options_(options),
       reference_(CreateReferenceBackend()),

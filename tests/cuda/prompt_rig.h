@@ -9,15 +9,13 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/cuda/attention_calls.h"
 #include "kernels/cuda/page_layout.h"
 #include "kernels/cuda/prompt.h"
 #include "tests/cuda/device_array.h"
 #include "tests/kernels/attention_rig.h"
 
 namespace kf::cuda {
-
-// f32 or bf16, by the shape's cache type.
-PageLayout LayoutOf(const AttentionShape& shape);
 
 // One prompt through one layer: the rows of kf::testing::Sequence with the same
 // options, so that a reference backend can be asked for the same.
