@@ -39,9 +39,14 @@ set(kf_ptxas_flags --warn-on-spills,--warn-on-local-memory-usage)
 if(KF_WERROR)
   string(APPEND kf_ptxas_flags ,-Werror)
 endif()
+# What is carried elsewhere is to be small: a twelfth of what lines make it.
+set(kf_nvcc_size_flags -lineinfo)
+if(KF_STATIC)
+  set(kf_nvcc_size_flags --compress-mode=size)
+endif()
 add_library(kf_nvcc_flags INTERFACE)
 target_compile_options(kf_nvcc_flags INTERFACE
-  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-lineinfo;-Xptxas=${kf_ptxas_flags};-Xcompiler=-Wall>")
+  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;${kf_nvcc_size_flags};-Xptxas=${kf_ptxas_flags};-Xcompiler=-Wall>")
 
 # kf_add_cuda_sources([DEVICE a.cu ...] [HOST b.cc ...] [PUBLIC libs...] [PRIVATE
 # libs...]): the library kf_cuda where nvcc is; the emulated builds, which
@@ -127,13 +132,14 @@ function(kf_emulate target mode)
 endfunction()
 
 # kf_add_emulated_test(NAME SRCS a.cc b.cu ... [LINK libs...] [TIMEOUT s]
-# [EMULATED_ONLY]): the sources as NAME_plain (run in both orders of its
-# threads), NAME_asan, NAME_check, linked with the emulated backend; ctest label
-# cuda-emulation. With CUDA also NAME_gpu, label gpu: the same on a real device.
-# EMULATED_ONLY is for tests of the emulator itself: without a backend, and no
-# NAME_gpu. Sources find the mode in KF_EMULATED_MODE ("plain", ..., "gpu").
+# [MODES ...] [EMULATED_ONLY] [ENGINE]): the sources as NAME_plain (run in both
+# orders of its threads), NAME_asan, NAME_check, or those of MODES alone, linked with the emulated backend; ctest label
+# cuda-emulation. With CUDA also NAME_gpu, label gpu, in <build>/gpu: the same on
+# a real device. EMULATED_ONLY is for tests of the emulator itself: without a
+# backend, and no NAME_gpu. ENGINE is for tests that link the engine: with CUDA
+# it brings the real backend, so that there is only NAME_gpu. Sources find the mode in KF_EMULATED_MODE ("plain", ..., "gpu").
 function(kf_add_emulated_test name)
-  cmake_parse_arguments(A "EMULATED_ONLY" "TIMEOUT" "SRCS;LINK" ${ARGN})
+  cmake_parse_arguments(A "EMULATED_ONLY;ENGINE" "TIMEOUT" "SRCS;LINK;MODES" ${ARGN})
   if(NOT KF_BUILD_TESTS)
     return()
   endif()
@@ -148,7 +154,15 @@ function(kf_add_emulated_test name)
     set(backend kf_emulator)
     list(APPEND sources ${CMAKE_SOURCE_DIR}/kernels/cuda/gpu_api.cc)
   endif()
-  foreach(mode IN LISTS KF_EMULATED_MODES)
+  set(modes ${KF_EMULATED_MODES})
+  if(A_MODES)
+    string(REPLACE ";" "|" wanted "${A_MODES}")
+    list(FILTER modes INCLUDE REGEX "^(${wanted})$")
+  endif()
+  if(A_ENGINE AND KF_WITH_CUDA)
+    set(modes)
+  endif()
+  foreach(mode IN LISTS modes)
     set(target ${name}_${mode})
     add_executable(${target} ${sources})
     kf_emulate(${target} ${mode})
@@ -173,7 +187,9 @@ function(kf_add_emulated_test name)
       KF_EMULATED_MODE="gpu" KF_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
     target_link_libraries(${name}_gpu PRIVATE
       kf_cuda kf_nvcc_flags ${A_LINK} GTest::gmock GTest::gtest_main)
-    set_target_properties(${name}_gpu PROPERTIES UNITY_BUILD OFF)
+    set_target_properties(${name}_gpu PROPERTIES UNITY_BUILD OFF
+      RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/gpu)
+    set_property(GLOBAL APPEND PROPERTY KF_GPU_PROGRAMS ${name}_gpu)
     add_test(NAME ${name}_gpu COMMAND ${name}_gpu)
     set_tests_properties(${name}_gpu PROPERTIES
       LABELS gpu TIMEOUT ${A_TIMEOUT})
