@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tools/calibrate/budgets.h"
+#include "tools/calibrate/make_probes.h"
 #include "tools/calibrate/probe.h"
 #include "tools/calibrate/profile_file.h"
 #include "tools/calibrate/search.h"
@@ -20,6 +21,7 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 using ::testing::SizeIs;
 
 double MeanOf(const std::vector<double>& values) {
@@ -247,6 +249,47 @@ TEST(ProfileFile, AddsAProfileAndKeepsTheOthers) {
   for (const char* bad : {"[]", "{", "{\"profiles\": 3}", "null"}) {
     EXPECT_FALSE(WithProfile(bad, note, options, *result).ok()) << bad;
   }
+}
+
+TEST(ProfileFile, ReadsWeights) {
+  const auto profiles = ReadProfiles(
+      R"({"profiles": {"b": {"weights": [0.5, 1.5], "evidence": {}},
+                       "a": {"weights": [1, 1]}}})",
+      2);
+  ASSERT_TRUE(profiles.ok()) << profiles.status();
+  EXPECT_THAT(*profiles, ElementsAre(Pair("a", ElementsAre(1.0, 1.0)),
+                                     Pair("b", ElementsAre(0.5, 1.5))));
+  for (const char* bad :
+       {"[]", "{", R"({"profiles": {"a": {}}})", R"({"profiles": {"a": 3}})",
+        R"({"profiles": {"a": {"weights": [1, 1, 1]}}})",
+        R"({"profiles": {"a": {"weights": [1, "x"]}}})"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ReadProfiles(bad, 2).status())) << bad;
+  }
+}
+
+TEST(AtTheTotal, IsTheProfileAtTheRatio) {
+  SearchOptions options;
+  options.ratio = 0.4;
+  options.cache.set_score_queries(7);
+  const pb::CacheOptions cache = AtTheTotal(options, {0.5, 1.5})(100, 8);
+  EXPECT_EQ(cache.ratio(), 0.4);
+  EXPECT_EQ(cache.min_tokens(), 1u);
+  EXPECT_EQ(cache.score_queries(), 7u);
+  EXPECT_THAT(cache.layer_weights(), ElementsAre(0.5, 1.5));
+}
+
+TEST(ProbesAsJson, HoldsKindsAndIds) {
+  const auto file = nlohmann::json::parse(ProbesAsJson(
+      {{.kind = ProbeKind::kText, .prompt = {1, 2}, .forced = {3}},
+       {.kind = ProbeKind::kFact, .prompt = {4}, .forced = {5, 6}}},
+      "m", "t"));
+  EXPECT_EQ(file["model"], "m");
+  EXPECT_EQ(file["texts"], "t");
+  ASSERT_THAT(file["probes"], SizeIs(2));
+  EXPECT_EQ(file["probes"][0]["kind"], "text");
+  EXPECT_THAT(file["probes"][0]["prompt"], ElementsAre(1, 2));
+  EXPECT_EQ(file["probes"][1]["kind"], "fact");
+  EXPECT_THAT(file["probes"][1]["forced"], ElementsAre(5, 6));
 }
 
 }  // namespace

@@ -170,7 +170,19 @@ expect calibrate 0 '"calibrated" is in' "$bin/keyformer-calibrate" \
   --texts "$work/texts" --out "$work/profiles.json" --facts 1 \
   --fact_bytes 200 --prompt_tokens 64 --forced_tokens 4 --most_whole 1
 expect calibrate_file 0 '"weights": \[' cat "$work/profiles.json"
+expect calibrate_compare 0 'calibrated: +facts' "$bin/keyformer-calibrate" \
+  --texts "$work/texts" --compare "$work/profiles.json" --facts 2 \
+  --fact_bytes 200,300 --prompt_tokens 64 --forced_tokens 4
+expect calibrate_probes 0 'prompts are in' "$bin/keyformer-calibrate" \
+  --texts "$work/texts" --probes_out "$work/probes.json" --facts 1 \
+  --fact_bytes 200 --prompt_tokens 64 --forced_tokens 4
+expect calibrate_probes_file 0 '"kind":"fact","prompt":\[' \
+  cat "$work/probes.json"
 expect calibrate_usage 2 texts "$bin/keyformer-calibrate" --out x.json
+expect calibrate_one_task 2 'probes_out' "$bin/keyformer-calibrate" \
+  --texts "$work/texts" --out x.json --probes_out y.json
+expect calibrate_no_task 2 'probes_out' "$bin/keyformer-calibrate" \
+  --texts "$work/texts"
 
 # Ctrl-C cancels the stream, and the server runs it no longer. The shell starts
 # background jobs deaf to SIGINT, so SIGTERM is sent, which is treated alike.

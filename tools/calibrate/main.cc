@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/core/status.h"
+#include "tools/calibrate/make_probes.h"
 #include "tools/calibrate/profile_file.h"
 #include "tools/client_lib/cache_flags.h"
 #include "tools/client_lib/connect_flags.h"
@@ -22,14 +23,18 @@ namespace {
 
 constexpr char kExamples[] = R"(Examples:
   keyformer-calibrate --texts tools/calibrate/texts --out MODEL.profiles.json
-  keyformer-calibrate --texts my_texts --out p.json --ratio 0.3 --name mine
+  keyformer-calibrate --texts my_texts --out p.json --total 0.3 --name mine
+  keyformer-calibrate --texts my_texts --compare p.json
+  keyformer-calibrate --texts my_texts --probes_out probes.json
 
 Cuts the cache of one layer after another and measures what that costs: facts
 that a prompt names and is asked for, and how texts go on. The costliest layers
 then keep everything, and what is left goes where it gains most, at the same
 total. The profile file lies beside the model; a profile that is in
 it under another name stays. --texts is a folder of .txt files, 20 kB or more
-each: not those that the result is judged by.
+each: not those that the result is judged by. --compare measures the profiles
+that a file has and writes nothing; --probes_out writes what is measured with,
+as token ids, for tools/calibrate/descend (docs/calibration.md).
 
 Exit codes: 0 written, 1 a request or file failed, 2 wrong usage, 3 cannot
 connect.)";
@@ -38,14 +43,11 @@ struct Flags {
   ConnectOptions connect;
   CacheFlags cache;
   SearchOptions search;
-  std::string texts;
+  ProbeOptions probes;
   std::string out;
+  std::string compare;
+  std::string probes_out;
   std::string name = "calibrated";
-  size_t facts = 12;
-  size_t fact_bytes = 1500;
-  size_t windows = 2;
-  size_t prompt_tokens = 512;
-  size_t forced_tokens = 48;
   size_t streams = 16;
 };
 
@@ -55,10 +57,17 @@ void AddFlags(CLI::App& app, Flags& flags) {
                           const CLI::Validator& check) {
     app.add_option(name, value, help)->check(check)->capture_default_str();
   };
-  app.add_option("--texts", flags.texts, "Folder of .txt files")
+  app.add_option("--texts", flags.probes.texts, "Folder of .txt files")
       ->required()
       ->check(CLI::ExistingDirectory);
-  app.add_option("--out", flags.out, "Profile file to write")->required();
+  CLI::Option_group* what = app.add_option_group("What to do, one of");
+  what->add_option("--out", flags.out, "Search; profile file to write");
+  what->add_option("--compare", flags.compare,
+                   "Measure the profiles of this file")
+      ->check(CLI::ExistingFile);
+  what->add_option("--probes_out", flags.probes_out,
+                   "Write prompts and what follows them, as JSON");
+  what->require_option(1);
   app.add_option("--name", flags.name, "Of the profile")->capture_default_str();
   const CLI::Range share(0.01, 0.99);
   const CLI::Range counts(1, 4096);
@@ -71,74 +80,20 @@ void AddFlags(CLI::App& app, Flags& flags) {
       counts);
   add("--text_loss", flags.search.text_loss,
       "Nats per token that texts may lose", CLI::Range(0.0, 10.0));
-  add("--facts", flags.facts, "Facts to ask for", counts);
-  add("--fact_bytes", flags.fact_bytes, "Bytes of text around a fact",
-      CLI::Range(200, 1 << 20));
-  add("--windows", flags.windows, "Stretches of each text", counts);
-  add("--prompt_tokens", flags.prompt_tokens, "Of a stretch", counts);
-  add("--forced_tokens", flags.forced_tokens, "After a stretch",
+  ProbeOptions& probes = flags.probes;
+  add("--facts", probes.facts, "Facts to ask for", counts);
+  app.add_option("--fact_bytes", probes.fact_bytes,
+                 "Bytes of text around a fact; several take turns")
+      ->delimiter(',')
+      ->check(CLI::Range(200, 1 << 20))
+      ->capture_default_str();
+  add("--windows", probes.windows, "Stretches of each text", counts);
+  add("--prompt_tokens", probes.prompt_tokens, "Of a stretch", counts);
+  add("--forced_tokens", probes.forced_tokens, "After a stretch",
       CLI::Range(2, 4096));
   add("--streams", flags.streams, "Requests at once", CLI::Range(1, 256));
   AddConnectFlags(app, flags.connect);
   flags.cache.AddTo(app);
-}
-
-absl::StatusOr<std::vector<uint32_t>> Tokenize(Client& client,
-                                               const std::string& text) {
-  pb::TokenizeRequest request;
-  request.set_text(text);
-  KF_ASSIGN_OR_RETURN(const pb::TokenizeResponse response,
-                      client.Tokenize(request, {}));
-  return std::vector<uint32_t>(response.token_ids().begin(),
-                               response.token_ids().end());
-}
-
-// The .txt files of a folder by name.
-absl::StatusOr<std::vector<std::string>> ReadTexts(const std::string& folder) {
-  std::vector<std::string> paths;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    if (entry.path().extension() == ".txt") paths.push_back(entry.path());
-  }
-  if (error || paths.empty()) {
-    return absl::InvalidArgumentError("texts: no .txt files in " + folder);
-  }
-  std::sort(paths.begin(), paths.end());
-  std::vector<std::string> texts;
-  for (const std::string& path : paths) {
-    KF_ASSIGN_OR_RETURN(texts.emplace_back(), ReadText(path));
-  }
-  return texts;
-}
-
-absl::StatusOr<std::vector<Probe>> MakeProbes(Client& client,
-                                              const Flags& flags) {
-  KF_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
-                      ReadTexts(flags.texts));
-  std::vector<Probe> probes;
-  std::vector<std::string> paragraphs;
-  for (const std::string& text : texts) {
-    KF_ASSIGN_OR_RETURN(const std::vector<uint32_t> ids,
-                        Tokenize(client, text));
-    const std::vector<Probe> cut =
-        CutText(ids, flags.prompt_tokens, flags.forced_tokens, flags.windows);
-    probes.insert(probes.end(), cut.begin(), cut.end());
-    const std::vector<std::string> more = Paragraphs(text);
-    paragraphs.insert(paragraphs.end(), more.begin(), more.end());
-  }
-  if (probes.empty() || paragraphs.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "texts: none has ", flags.prompt_tokens + flags.forced_tokens,
-        " tokens (prompt_tokens + forced_tokens) and paragraphs"));
-  }
-  for (size_t i = 0; i < flags.facts; ++i) {
-    const FactText fact = MakeFact(i, flags.fact_bytes, paragraphs);
-    Probe probe{.kind = ProbeKind::kFact, .prompt = {}, .forced = {}};
-    KF_ASSIGN_OR_RETURN(probe.prompt, Tokenize(client, fact.prompt));
-    KF_ASSIGN_OR_RETURN(probe.forced, Tokenize(client, fact.answer));
-    probes.push_back(std::move(probe));
-  }
-  return probes;
 }
 
 std::string Describe(const Losses& losses) {
@@ -173,6 +128,20 @@ std::string Today() {
                      parts.tm_mon + 1, parts.tm_mday);
 }
 
+// A reader sees the old file or the new one.
+absl::Status WriteFile(const std::string& path, const std::string& content) {
+  const std::string scratch = path + ".part";
+  std::ofstream file(scratch, std::ios::binary);
+  file << content;
+  file.close();
+  std::error_code error;
+  if (file) std::filesystem::rename(scratch, path, error);
+  if (!file || error) {
+    return absl::InternalError("cannot write " + path);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status WriteProfile(const Flags& flags,
                           const ProfileNote& note,
                           const SearchResult& result) {
@@ -182,15 +151,28 @@ absl::Status WriteProfile(const Flags& flags,
   }
   KF_ASSIGN_OR_RETURN(const std::string after,
                       WithProfile(before, note, flags.search, result));
-  // A reader sees the old file or the new one.
-  const std::string scratch = flags.out + ".part";
-  std::ofstream file(scratch, std::ios::binary);
-  file << after;
-  file.close();
-  std::error_code error;
-  if (file) std::filesystem::rename(scratch, flags.out, error);
-  if (!file || error) {
-    return absl::InternalError("out: cannot write " + flags.out);
+  return WriteFile(flags.out, after);
+}
+
+// Everything kept, all layers alike, and the profiles of a file.
+absl::Status Compare(const Flags& flags, Measurer& measurer) {
+  KF_ASSIGN_OR_RETURN(const std::string text, ReadText(flags.compare));
+  KF_ASSIGN_OR_RETURN(const auto profiles,
+                      ReadProfiles(text, flags.search.layers));
+  const auto measure = [&](const std::string& what,
+                           const CacheFor& cache) -> absl::Status {
+    KF_ASSIGN_OR_RETURN(const Losses losses, measurer.Run(cache));
+    fmt::print("{:<18} {}, {:.1f} % evicted\n", what + ":", Describe(losses),
+               100.0 * losses.evicted);
+    std::fflush(stdout);
+    return absl::OkStatus();
+  };
+  KF_RETURN_IF_ERROR(measure("everything kept", Everything()));
+  KF_RETURN_IF_ERROR(
+      measure("all layers alike",
+              AtTheTotal(flags.search, std::vector(flags.search.layers, 1.0))));
+  for (const auto& [name, weights] : profiles) {
+    KF_RETURN_IF_ERROR(measure(name, AtTheTotal(flags.search, weights)));
   }
   return absl::OkStatus();
 }
@@ -204,8 +186,15 @@ absl::Status Calibrate(Client& client, Flags& flags, ProfileNote& note) {
   flags.cache.FillIn(flags.search.cache);
   flags.search.least = std::min(flags.search.least, flags.search.ratio);
   KF_ASSIGN_OR_RETURN(const std::vector<Probe> probes,
-                      MakeProbes(client, flags));
+                      MakeProbes(client, flags.probes));
+  if (!flags.probes_out.empty()) {
+    KF_RETURN_IF_ERROR(WriteFile(flags.probes_out,
+                                 ProbesAsJson(probes, note.model, note.texts)));
+    fmt::print("{} prompts are in {}\n", probes.size(), flags.probes_out);
+    return absl::OkStatus();
+  }
   Measurer measurer(client, probes, flags.streams);
+  if (!flags.compare.empty()) return Compare(flags, measurer);
   KF_ASSIGN_OR_RETURN(
       const SearchResult result,
       Search(flags.search, Reporting(measurer, CountSettings(flags.search))));
@@ -231,7 +220,7 @@ int Main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) note.command += std::string(" ") + argv[i];
   note.date = Today();
   note.name = flags.name;
-  note.texts = flags.texts;
+  note.texts = flags.probes.texts;
   ExitCode code = kExitError;
   const auto client = ConnectOrExplain(flags.connect, code);
   if (client == nullptr) return code;

@@ -53,7 +53,44 @@ Json Evidence(const ProfileNote& note,
           {"tried", std::move(tried)}};
 }
 
+bool IsProfileFile(const Json& file) {
+  return file.is_object() && file.contains("profiles") &&
+         file["profiles"].is_object();
+}
+
+// Nothing unless it is [layers] numbers.
+std::vector<double> Weights(const Json& profile, size_t layers) {
+  std::vector<double> weights;
+  if (!profile.is_object() || !profile.contains("weights") ||
+      !profile["weights"].is_array() || profile["weights"].size() != layers) {
+    return weights;
+  }
+  for (const Json& weight : profile["weights"]) {
+    if (!weight.is_number()) return {};
+    weights.push_back(weight.get<double>());
+  }
+  return weights;
+}
+
 }  // namespace
+
+absl::StatusOr<std::map<std::string, std::vector<double>>> ReadProfiles(
+    const std::string& text, size_t layers) {
+  const Json file = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!IsProfileFile(file)) {
+    return absl::InvalidArgumentError("the file has no \"profiles\" object");
+  }
+  std::map<std::string, std::vector<double>> found;
+  for (const auto& [name, profile] : file["profiles"].items()) {
+    found[name] = Weights(profile, layers);
+    if (found[name].empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("profile ", name, ": \"weights\" is not a list of ",
+                       layers, " numbers, one a layer"));
+    }
+  }
+  return found;
+}
 
 absl::StatusOr<std::string> WithProfile(const std::string& before,
                                         const ProfileNote& note,
@@ -62,8 +99,7 @@ absl::StatusOr<std::string> WithProfile(const std::string& before,
   Json file = {{"profiles", Json::object()}};
   if (!before.empty()) {
     file = Json::parse(before, nullptr, /*allow_exceptions=*/false);
-    if (!file.is_object() || !file.contains("profiles") ||
-        !file["profiles"].is_object()) {
+    if (!IsProfileFile(file)) {
       return absl::InvalidArgumentError(
           "the file to write is there and has no \"profiles\" object");
     }

@@ -2,9 +2,12 @@
 // (engine/cache/layer_profile reads it).
 #pragma once
 
+#include <cstddef>
+#include <map>
 #include <string>
+#include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "tools/calibrate/search.h"
 
 namespace kf::tools {
@@ -24,5 +27,10 @@ absl::StatusOr<std::string> WithProfile(const std::string& before,
                                         const ProfileNote& note,
                                         const SearchOptions& options,
                                         const SearchResult& result);
+
+// The weights of a file's profiles by name; kInvalidArgument if it is no
+// profile file, or a profile has not one weight for each of `layers`.
+absl::StatusOr<std::map<std::string, std::vector<double>>> ReadProfiles(
+    const std::string& text, size_t layers);
 
 }  // namespace kf::tools

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "kernels/core/status.h"
 #include "tools/calibrate/budgets.h"
@@ -18,12 +19,7 @@ class Searcher {
       : options_(options), measure_(measure) {}
 
   absl::StatusOr<SearchResult> Run() {
-    const auto full = [](size_t, size_t) {
-      pb::CacheOptions cache;
-      cache.set_policy(pb::CACHE_POLICY_FULL);
-      return cache;
-    };
-    KF_ASSIGN_OR_RETURN(result_.full, measure_("nothing is cut", full));
+    KF_ASSIGN_OR_RETURN(result_.full, measure_("nothing is cut", Everything()));
     KF_RETURN_IF_ERROR(
         Try("all layers alike", std::vector(options_.layers, options_.ratio)));
     KF_RETURN_IF_ERROR(FindWhole());
@@ -58,15 +54,8 @@ class Searcher {
   // As a profile would have it: weights at the ratio.
   absl::Status Try(const std::string& how, const std::vector<double>& shares) {
     Candidate candidate{how, RoundedWeights(shares), {}};
-    KF_ASSIGN_OR_RETURN(candidate.losses, measure_(how, [&](size_t, size_t) {
-                          pb::CacheOptions cache = options_.cache;
-                          cache.set_ratio(options_.ratio);
-                          cache.set_min_tokens(1);
-                          cache.mutable_layer_weights()->Assign(
-                              candidate.weights.begin(),
-                              candidate.weights.end());
-                          return cache;
-                        }));
+    KF_ASSIGN_OR_RETURN(candidate.losses,
+                        measure_(how, AtTheTotal(options_, candidate.weights)));
     result_.tried.push_back(std::move(candidate));
     const Losses& losses = result_.tried.back().losses;
     const Losses& best = result_.tried[result_.best].losses;
@@ -143,6 +132,24 @@ class Searcher {
 }  // namespace
 
 double Score(const Losses& losses) { return losses.fact_nll + losses.text_nll; }
+
+CacheFor Everything() {
+  return [](size_t, size_t) {
+    pb::CacheOptions cache;
+    cache.set_policy(pb::CACHE_POLICY_FULL);
+    return cache;
+  };
+}
+
+CacheFor AtTheTotal(const SearchOptions& options, std::vector<double> weights) {
+  return [&options, weights = std::move(weights)](size_t, size_t) {
+    pb::CacheOptions cache = options.cache;
+    cache.set_ratio(options.ratio);
+    cache.set_min_tokens(1);
+    cache.mutable_layer_weights()->Assign(weights.begin(), weights.end());
+    return cache;
+  };
+}
 
 size_t CountSettings(const SearchOptions& options) {
   // Nothing cut, all alike, pass 1, its candidates, pass 2, six spreads.

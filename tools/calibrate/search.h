@@ -52,6 +52,12 @@ double Score(const Losses& losses);
 using MeasureFn = std::function<absl::StatusOr<Losses>(const std::string& what,
                                                        const CacheFor& cache)>;
 
+// The setting in which nothing is evicted.
+CacheFor Everything();
+
+// A profile's weights, [layers], at the options' ratio. `options` outlives it.
+CacheFor AtTheTotal(const SearchOptions& options, std::vector<double> weights);
+
 // How many settings a search measures at most.
 size_t CountSettings(const SearchOptions& options);
 
