@@ -66,12 +66,14 @@ function(kf_add_cuda_sources)
   endif()
 endfunction()
 
+set(KF_EMULATED_BUILDS "plain;asan;check" CACHE STRING
+    "Builds of the emulated CUDA tests: plain, asan, check")
 # The emulated builds of this configuration. Those of gcc have an asan build of
 # their own: a sanitized configuration would only build it again.
 if(KF_SANITIZE)
   set(KF_EMULATED_MODES)
 elseif(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  set(KF_EMULATED_MODES plain asan check)
+  set(KF_EMULATED_MODES ${KF_EMULATED_BUILDS})
 else()
   # For clang-tidy. clang's thread hooks would need flags of their own.
   set(KF_EMULATED_MODES plain)
@@ -133,8 +135,8 @@ endfunction()
 
 # kf_add_emulated_test(NAME SRCS a.cc b.cu ... [LINK libs...] [TIMEOUT s]
 # [MODES ...] [EMULATED_ONLY] [ENGINE]): the sources as NAME_plain (run in both
-# orders of its threads), NAME_asan, NAME_check, or those of MODES alone, linked with the emulated backend; ctest label
-# cuda-emulation. With CUDA also NAME_gpu, label gpu, in <build>/gpu: the same on
+# orders of its threads), NAME_asan, NAME_check, or those of MODES alone, linked
+# with the emulated backend; ctest label cuda-emulation. With CUDA also NAME_gpu, label gpu, in <build>/gpu: the same on
 # a real device. EMULATED_ONLY is for tests of the emulator itself: without a
 # backend, and no NAME_gpu. ENGINE is for tests that link the engine: with CUDA
 # it brings the real backend, so that there is only NAME_gpu. Sources find the mode in KF_EMULATED_MODE ("plain", ..., "gpu").
