@@ -41,8 +41,8 @@ constexpr bool kCounted = true;
 constexpr bool kCounted = false;
 #endif
 
-// The check build takes copies of partly filled pages for reads of unset
-// memory: neither samples nor beams there.
+// The check build looks at every load: there it is one sample, no beams, and
+// preemption in bf16 alone, whose products are few to look at.
 const bool kChecked = std::string(KF_EMULATED_MODE) == "check";
 
 std::unique_ptr<Backend> OnCuda(bool graphs) {
@@ -195,6 +195,9 @@ struct PreemptionObserver final : EngineObserver {
 
 // FULL requests that a small pool preempts, and that are replayed.
 TEST_P(EngineGraphsTest, ReplaysAfterPreemption) {
+  if (kChecked && GetParam() == WeightFormat::kF32) {
+    GTEST_SKIP() << "44 s in the check build, for what bf16 shows there";
+  }
   uint64_t page_bytes = 0;
   {
     TestEngine probe(Parts(/*graphs=*/false, GetParam()));
