@@ -32,7 +32,8 @@ absl::Status Convert(const Device& device,
   KF_CHECK(block.elements > 0 && view.cols % block.elements == 0);
   const int64_t row_bytes = view.cols / block.elements * block.bytes;
   if (!f32 && view.type == DType::kBF16) {
-    return Copy(to, {view.data, static_cast<size_t>(view.rows * row_bytes)});
+    return Copy(device, to,
+                {view.data, static_cast<size_t>(view.rows * row_bytes)});
   }
   const int64_t piece = std::max<int64_t>(1, kPieceValues / view.cols);
   std::vector<float> values;
