@@ -291,6 +291,9 @@ TEST_F(CublasLtTest, AProductThatFailsIsAnError) {
   Start();
   fake_.refuse = true;
   const auto x = backend_->Allocate(kIn * sizeof(float), "x").value();
+  const std::vector<float> ones(kIn, 1.0F);
+  ASSERT_THAT(backend_->Upload(x->data(), std::as_bytes(std::span(ones))),
+              IsOk());
   EXPECT_THAT(backend_->Linear(*weights_, x->as<float>(), 1, x->as<float>()),
               StatusIs(absl::StatusCode::kInternal,
                        "cublasLtMatmul: CUBLAS_STATUS_NOT_SUPPORTED"));

@@ -250,10 +250,11 @@ void Fail(const char* format, ...) {
   va_end(arguments);
   if (self == nullptr) throw std::runtime_error(text);
   Block& b = ThisBlock();
+  // First: what follows may be compiled with the hooks, and would fail again.
+  b.stop = true;
   b.error = "thread (" + std::to_string(self->tid.x) + "," +
             std::to_string(self->tid.y) + "," + std::to_string(self->tid.z) +
             "): " + text;
-  b.stop = true;
   for (;;) SwitchToHost(ThisFiber());
 }
 
