@@ -171,8 +171,8 @@ expect calibrate 0 '"calibrated" is in' "$bin/keyformer-calibrate" \
   --fact_bytes 200 --prompt_tokens 64 --forced_tokens 4 --most_whole 1
 expect calibrate_file 0 '"weights": \[' cat "$work/profiles.json"
 expect calibrate_compare 0 'calibrated: +facts' "$bin/keyformer-calibrate" \
-  --texts "$work/texts" --compare "$work/profiles.json" --facts 2 \
-  --fact_bytes 200,220 --prompt_tokens 64 --forced_tokens 4
+  --texts "$work/texts" --compare "$work/profiles.json" --facts 1 \
+  --fact_bytes 200 --prompt_tokens 64 --forced_tokens 4
 expect calibrate_probes 0 'prompts are in' "$bin/keyformer-calibrate" \
   --texts "$work/texts" --probes_out "$work/probes.json" --facts 1 \
   --fact_bytes 200 --prompt_tokens 64 --forced_tokens 4
