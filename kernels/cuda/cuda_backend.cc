@@ -324,9 +324,9 @@ absl::Status CudaBackend::MultiplyBy(const LinearWeights& w,
     return absl::OkStatus();
   }
   return Run("Linear", [&] {
-    return products_->by_library()
-               ? products_->Multiply(static_cast<const DeviceLinear&>(w), x,
-                                     rows, residual, out)
+    const auto& linear = static_cast<const DeviceLinear&>(w);
+    return products_->Serves(linear)
+               ? products_->Multiply(linear, x, rows, residual, out)
                : dense_.Product(op, rows);
   });
 }

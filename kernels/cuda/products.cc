@@ -81,32 +81,23 @@ absl::Status Products::Prepare(const DeviceLinear& w) {
   return absl::OkStatus();
 }
 
+const Products::Shape* Products::ShapeOf(const DeviceLinear& w) const {
+  if (w.is_f32()) return nullptr;
+  const auto found = shapes_.find({w.in(), w.out()});
+  if (found == shapes_.end() || !found->second.choice.has_value()) {
+    return nullptr;
+  }
+  return &found->second;
+}
+
 absl::Status Products::Multiply(const DeviceLinear& w,
                                 const float* x,
                                 int64_t rows,
                                 const float* residual,
                                 float* out) {
-  const auto fill = [&](auto& args) {
-    args.residual = residual;
-    args.y = out;
-    args.rows = rows;
-    args.in = w.in();
-    args.out = w.out();
-  };
-  if (w.is_f32()) {
-    ProductArgs<float> args;
-    fill(args);
-    args.x = x;
-    args.w = w.f32();
-    Product(device_.stream(), args);
-    return absl::OkStatus();
-  }
-  const auto found = shapes_.find({w.in(), w.out()});
-  const Shape* const shape =
-      found != shapes_.end() && found->second.choice.has_value()
-          ? &found->second
-          : nullptr;
-  const bool padded = shape != nullptr && shape->choice->padded;
+  const Shape* const shape = ShapeOf(w);
+  KF_CHECK(shape != nullptr);
+  const bool padded = shape->choice->padded;
   const int64_t room =
       padded ? (rows + kLtFewRows - 1) / kLtFewRows * kLtFewRows : rows;
   const size_t x_bytes =
@@ -124,16 +115,15 @@ absl::Status Products::Multiply(const DeviceLinear& w,
                      device_.stream()),
                  "cudaMemsetAsync"));
   }
-  ProductArgs<Bf16> args;
-  fill(args);
-  args.x = rounded;
-  args.w = w.bf16();
-  if (shape != nullptr) {
-    return MultiplyByLt(*shape, args,
-                        reinterpret_cast<float*>(memory + x_bytes));
-  }
-  Product(device_.stream(), args);
-  return absl::OkStatus();
+  return MultiplyByLt(*shape,
+                      {.x = rounded,
+                       .w = w.bf16(),
+                       .residual = residual,
+                       .y = out,
+                       .rows = rows,
+                       .in = w.in(),
+                       .out = w.out()},
+                      reinterpret_cast<float*>(memory + x_bytes));
 }
 
 absl::Status Products::MultiplyByLt(const Shape& shape,

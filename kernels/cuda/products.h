@@ -1,6 +1,5 @@
-// The dense products of the CUDA backend: bf16 by cuBLASLt where there is one
-// whose rows keep their bits in every batch, all others by our own kernels
-// (product.h).
+// Dense products in bf16 by cuBLASLt, where there is one whose rows keep their
+// bits in every batch. All others are our own kernels' (dense_calls.h).
 //
 // Thread-compatible: the engine thread's, after the thread that made it.
 #pragma once
@@ -42,8 +41,11 @@ class Products {
   // algorithms for its shape.
   absl::Status Prepare(const DeviceLinear& w);
 
-  // out = residual + x W^T; residual null: none. x [rows, in] and out [rows,
-  // out] are 16-byte aligned.
+  // Whether cuBLASLt multiplies by this matrix; else our own kernels do.
+  bool Serves(const DeviceLinear& w) const { return ShapeOf(w) != nullptr; }
+
+  // Of one that it serves: out = residual + x W^T; residual null: none. x
+  // [rows, in] and out [rows, out] are 16-byte aligned.
   absl::Status Multiply(const DeviceLinear& w,
                         const float* x,
                         int64_t rows,
@@ -68,6 +70,9 @@ class Products {
 
   Products(const Device& device, Workspace& workspace)
       : device_(device), workspace_(workspace) {}
+
+  // Null: not cuBLASLt's.
+  const Shape* ShapeOf(const DeviceLinear& w) const;
 
   // Padded: zeros follow the rows of args.x up to a multiple of kLtFewRows.
   absl::Status MultiplyByLt(const Shape& shape,
