@@ -10,10 +10,23 @@ constexpr size_t kFirstBytes = size_t{64} << 10;
 
 }  // namespace
 
-Staging::~Staging() {
-  for (Slot& slot : slots_) {
-    if (slot.copied != nullptr) cudaEventDestroy(slot.copied);
+CopyFence::~CopyFence() {
+  if (copied_ != nullptr) cudaEventDestroy(copied_);
+}
+
+absl::Status CopyFence::Wait() {
+  if (copied_ == nullptr) {
+    return ToStatus(cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming),
+                    "cudaEventCreateWithFlags");
   }
+  if (!in_flight_) return absl::OkStatus();
+  in_flight_ = false;
+  return ToStatus(cudaEventSynchronize(copied_), "cudaEventSynchronize");
+}
+
+absl::Status CopyFence::Mark(cudaStream_t stream) {
+  in_flight_ = true;
+  return ToStatus(cudaEventRecord(copied_, stream), "cudaEventRecord");
 }
 
 absl::Status Staging::Grow(Slot& slot, size_t bytes) {
@@ -31,16 +44,7 @@ absl::Status Staging::Begin(size_t bytes) {
   current_ = (current_ + 1) % slots_.size();
   used_ = 0;
   Slot& slot = slots_[current_];
-  if (slot.copied == nullptr) {
-    KF_RETURN_IF_ERROR(
-        ToStatus(cudaEventCreateWithFlags(&slot.copied, cudaEventDisableTiming),
-                 "cudaEventCreateWithFlags"));
-  }
-  if (slot.in_flight) {
-    KF_RETURN_IF_ERROR(
-        ToStatus(cudaEventSynchronize(slot.copied), "cudaEventSynchronize"));
-    slot.in_flight = false;
-  }
+  KF_RETURN_IF_ERROR(slot.fence.Wait());
   if (slot.host == nullptr || slot.host->bytes() < bytes)
     return Grow(slot, bytes);
   return absl::OkStatus();
@@ -64,31 +68,13 @@ absl::Status Staging::Send() {
       ToStatus(cudaMemcpyAsync(slot.device->data(), slot.host->data(), used_,
                                cudaMemcpyHostToDevice, device_.stream()),
                "cudaMemcpyAsync of descriptors"));
-  KF_RETURN_IF_ERROR(ToStatus(cudaEventRecord(slot.copied, device_.stream()),
-                              "cudaEventRecord"));
-  slot.in_flight = true;
-  return absl::OkStatus();
-}
-
-FixedStaging::~FixedStaging() {
-  for (Slot& slot : slots_) {
-    if (slot.copied != nullptr) cudaEventDestroy(slot.copied);
-  }
+  return slot.fence.Mark(device_.stream());
 }
 
 absl::StatusOr<std::byte*> FixedStaging::Begin(size_t bytes) {
   current_ = (current_ + 1) % slots_.size();
   Slot& slot = slots_[current_];
-  if (slot.copied == nullptr) {
-    KF_RETURN_IF_ERROR(
-        ToStatus(cudaEventCreateWithFlags(&slot.copied, cudaEventDisableTiming),
-                 "cudaEventCreateWithFlags"));
-  }
-  if (slot.in_flight) {
-    KF_RETURN_IF_ERROR(
-        ToStatus(cudaEventSynchronize(slot.copied), "cudaEventSynchronize"));
-    slot.in_flight = false;
-  }
+  KF_RETURN_IF_ERROR(slot.fence.Wait());
   if (buffer_ == nullptr || buffer_->bytes() < bytes) {
     // Launches that read the old memory are in the stream.
     KF_RETURN_IF_ERROR(device_.Wait());
@@ -110,10 +96,7 @@ absl::Status FixedStaging::Send(size_t bytes) {
       ToStatus(cudaMemcpyAsync(buffer_->data(), slot.host->data(), bytes,
                                cudaMemcpyHostToDevice, device_.stream()),
                "cudaMemcpyAsync of a step's descriptors"));
-  KF_RETURN_IF_ERROR(ToStatus(cudaEventRecord(slot.copied, device_.stream()),
-                              "cudaEventRecord"));
-  slot.in_flight = true;
-  return absl::OkStatus();
+  return slot.fence.Mark(device_.stream());
 }
 
 absl::StatusOr<unsigned char*> Workspace::GetWithRoom(size_t bytes) {

@@ -43,13 +43,30 @@ class Parts {
   size_t bytes_ = 0;
 };
 
+// Whether a copy out of host memory, which is to be written again, is over.
+class CopyFence {
+ public:
+  CopyFence() = default;
+  ~CopyFence();
+  CopyFence(const CopyFence&) = delete;
+  CopyFence& operator=(const CopyFence&) = delete;
+
+  // Until the copy before the last Mark is over. To be called before Mark.
+  absl::Status Wait();
+  // After a copy in `stream`.
+  absl::Status Mark(cudaStream_t stream);
+
+ private:
+  cudaEvent_t copied_ = nullptr;
+  bool in_flight_ = false;
+};
+
 // Begin, Add each part, Send; then launch. The host goes on while the device
 // works: a few slots are filled in turn, and Begin waits only where the copy of
 // the call that had its slot before is not over.
 class Staging {
  public:
   explicit Staging(const Device& device) : device_(device) {}
-  ~Staging();
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
@@ -70,8 +87,7 @@ class Staging {
   struct Slot {
     std::unique_ptr<PinnedBuffer> host;
     std::unique_ptr<DeviceBuffer> device;
-    cudaEvent_t copied = nullptr;
-    bool in_flight = false;
+    CopyFence fence;
   };
 
   std::byte* AddBytes(std::span<const std::byte> bytes);
@@ -88,7 +104,6 @@ class Staging {
 class FixedStaging {
  public:
   explicit FixedStaging(const Device& device) : device_(device) {}
-  ~FixedStaging();
   FixedStaging(const FixedStaging&) = delete;
   FixedStaging& operator=(const FixedStaging&) = delete;
 
@@ -100,8 +115,7 @@ class FixedStaging {
  private:
   struct Slot {
     std::unique_ptr<PinnedBuffer> host;
-    cudaEvent_t copied = nullptr;
-    bool in_flight = false;
+    CopyFence fence;
   };
 
   const Device& device_;
