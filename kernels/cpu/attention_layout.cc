@@ -64,7 +64,7 @@ HeadPages MakeHeadPages(const AttentionShape& shape,
           span.pages.data(), static_cast<int64_t>(PageBytes(shape))};
 }
 
-#if defined(__x86_64__)
+#if KF_X86_LEVELS
 namespace {
 
 // Prompts on tiles where their shape fits, all else on avx512.
@@ -87,7 +87,7 @@ const AttentionKernels& AttentionKernelsWithTiles() {
 #endif
 
 const AttentionKernels& KernelsOf(SimdLevel level) {
-#if defined(__x86_64__)
+#if KF_X86_LEVELS
   switch (level) {
     case SimdLevel::kScalar:
       return scalar::kAttentionKernels;

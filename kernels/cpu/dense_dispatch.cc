@@ -4,7 +4,7 @@
 
 namespace kf::cpu {
 
-#if defined(__x86_64__)
+#if KF_X86_LEVELS
 namespace {
 
 // Tiles for bf16 products; for the rest avx512, whose multiply-adds are faster
@@ -26,7 +26,7 @@ const DenseKernels& DenseKernelsWithTiles() {
 
 const DenseKernels& DenseKernelsOf(SimdLevel level) {
   switch (level) {
-#if defined(__x86_64__)
+#if KF_X86_LEVELS
     case SimdLevel::kAvx2:
       return avx2::kDenseKernels;
     case SimdLevel::kAvx512:
@@ -43,7 +43,7 @@ const DenseKernels& DenseKernelsOf(SimdLevel level) {
 
 const GroupKernels& GroupKernelsOf(SimdLevel level) {
   switch (level) {
-#if defined(__x86_64__)
+#if KF_X86_LEVELS
     case SimdLevel::kAvx2:
       return avx2::kGroupKernels;
     case SimdLevel::kAvx512:

@@ -24,7 +24,7 @@ std::string_view NameOf(SimdLevel level) {
 }
 
 SimdLevel DetectSimdLevel() {
-#if defined(__x86_64__)
+#if KF_X86_LEVELS
   // These ask XGETBV too: a feature whose registers the operating system does
   // not save is reported as missing.
   __builtin_cpu_init();
@@ -46,7 +46,7 @@ SimdLevel DetectSimdLevel() {
 
 SimdLevel PreferredSimdLevel() {
   const SimdLevel highest = DetectSimdLevel();
-#if defined(__x86_64__)
+#if KF_X86_LEVELS
   if (highest == SimdLevel::kAvx512Bf16 && __builtin_cpu_is("intel")) {
     return SimdLevel::kAvx512;
   }

@@ -18,6 +18,13 @@
 
 #include "absl/status/statusor.h"
 
+// Whether the levels above scalar are compiled: -DKF_SIMD=OFF leaves them out.
+#if defined(__x86_64__) && !defined(KF_SCALAR_ONLY)
+#define KF_X86_LEVELS 1
+#else
+#define KF_X86_LEVELS 0
+#endif
+
 namespace kf::cpu {
 
 // Ascending: a machine that has a level has all below.

@@ -58,7 +58,7 @@ Limits Measure(cpu::SimdLevel level, ThreadPool& pool) {
 
 const cpu::LimitKernels& LimitKernelsOf(cpu::SimdLevel level) {
   switch (level) {
-#if defined(__x86_64__)
+#if KF_X86_LEVELS
     case cpu::SimdLevel::kAvx2:
       return cpu::avx2::kLimitKernels;
     case cpu::SimdLevel::kAvx512:

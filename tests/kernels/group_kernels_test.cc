@@ -87,7 +87,7 @@ TEST(GroupLinear, LevelsWithFmaAgreeBitForBit) {
   }
 }
 
-#if defined(__x86_64__)
+#if KF_X86_LEVELS
 // The pool picks VNNI where there is VNNI: what it replaces gives the same.
 TEST(GroupLinear, VnniChangesNoBit) {
   __builtin_cpu_init();
