@@ -156,7 +156,7 @@ absl::Status CacheStore::PrepareBeams(SequenceGroup& group) {
 
 absl::Status CacheStore::Copy() {
   if (copies_.empty()) return absl::OkStatus();
-  const absl::Status status = backend_.CopyPages(shape_, pool_.base(), copies_);
+  absl::Status status = backend_.CopyPages(shape_, pool_.base(), copies_);
   copies_.clear();
   return status;
 }
