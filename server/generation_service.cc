@@ -116,7 +116,7 @@ absl::Status GenerationService::Dispatch(size_t bytes,
 void GenerationService::Begin(const grpc::ByteBuffer& bytes,
                               const Serving& serving,
                               const grpc::CallbackServerContext& context,
-                              std::shared_ptr<GenerateCall> call) {
+                              const std::shared_ptr<GenerateCall>& call) {
   const absl::Status status =
       Dispatch(bytes.Length(), [this, bytes, &serving, &context, call] {
         v1::GenerateRequest proto;

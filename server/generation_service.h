@@ -84,7 +84,7 @@ class GenerationService final : public RawService {
   void Begin(const grpc::ByteBuffer& bytes,
              const Serving& serving,
              const grpc::CallbackServerContext& context,
-             std::shared_ptr<GenerateCall> call);
+             const std::shared_ptr<GenerateCall>& call);
 
   // An RPC that the engine's thread has no part in: `fill(serving, request,
   // &response)` answers it.

@@ -48,7 +48,8 @@ void PendingUpdates::Close() {
   queue_.back().usage = newest_;
 }
 
-void PendingUpdates::MoveToBack(std::deque<engine::Update>::iterator at) {
+void PendingUpdates::MoveToBack(
+    const std::deque<engine::Update>::iterator& at) {
   const auto next = std::next(at);
   if (next == queue_.end()) return;
   if (at->first) GivePromptsPart(*at, *next);

@@ -34,7 +34,7 @@ class PendingUpdates {
   bool complete() const { return unfinished_ == 0; }
 
  private:
-  void MoveToBack(std::deque<engine::Update>::iterator at);
+  void MoveToBack(const std::deque<engine::Update>::iterator& at);
 
   std::deque<engine::Update> queue_;  // one per sequence at most
   uint32_t unfinished_;

@@ -16,7 +16,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
        bad = ValidUtf8Prefix(message)) {
     message[bad] = '?';
   }
-  return {static_cast<grpc::StatusCode>(status.code()), std::move(message)};
+  return {static_cast<grpc::StatusCode>(status.code()), message};
 }
 
 }  // namespace kf::server

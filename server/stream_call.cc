@@ -71,17 +71,15 @@ void StreamCall::Advance() {
     due.status = status_;
   }
   if (due.write && IsLong(due.update)) {
-    const auto kept = std::make_shared<Due>(std::move(due));
+    const auto kept = std::make_shared<const Due>(std::move(due));
     const auto self = std::static_pointer_cast<StreamCall>(shared_from_this());
-    if (rpc_.worker.Post([self, kept] { self->Send(std::move(*kept)); })) {
-      return;
-    }
-    due = std::move(*kept);
+    if (!rpc_.worker.Post([self, kept] { self->Send(*kept); })) Send(*kept);
+    return;
   }
-  Send(std::move(due));
+  Send(due);
 }
 
-void StreamCall::Send(Due due) {
+void StreamCall::Send(const Due& due) {
   absl::Status written;
   if (due.write) {
     auto bytes = Serialize(ToChunk(due.update, response_context()));

@@ -43,7 +43,7 @@ class StreamCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void Expect(uint32_t sequences, bool at_end) override KF_EXCLUDES(mu_);
   // Starts whatever is due.
   void Advance() KF_EXCLUDES(mu_);
-  void Send(Due due) KF_EXCLUDES(mu_);
+  void Send(const Due& due) KF_EXCLUDES(mu_);
 
   grpc::ByteBuffer buffer_;  // of the write in flight; its starter's alone
 

@@ -7,7 +7,7 @@ namespace kf::cpu::KF_SIMD_NS {
 namespace {
 
 // K floats rounded to nearest even; an odd K is padded with zero.
-[[maybe_unused]] void PackPairs(const float* x, int64_t k, uint16_t* to) {
+inline void PackPairs(const float* x, int64_t k, uint16_t* to) {
   using Narrow = uint16_t __attribute__((vector_size(kLanes * 2)));
   int64_t i = 0;
   for (; i + kLanes <= k; i += kLanes) {

@@ -10,16 +10,16 @@
 namespace kf::cpu::KF_SIMD_NS {
 namespace {
 
-void ZeroFill(float* x, int64_t from, int64_t to) {
+inline void ZeroFill(float* x, int64_t from, int64_t to) {
   for (int64_t i = from; i < to; ++i) x[i] = 0.0F;
 }
 
 // Softmax of each row over its causal keys; adds the noisy ones to the columns.
 // 1 / sum of each row to `inverse`.
-void TileSoftmax(const PromptTile& tile,
-                 int32_t head,
-                 int32_t padded_keys,
-                 float* inverse) {
+inline void TileSoftmax(const PromptTile& tile,
+                        int32_t head,
+                        int32_t padded_keys,
+                        float* inverse) {
   for (int32_t r = 0; r < tile.rows; ++r) {
     float* x = tile.logits + r * tile.logits_stride;
     const int32_t count = tile.first_row + r + 1;
@@ -42,7 +42,9 @@ void TileSoftmax(const PromptTile& tile,
 }
 
 // Row r of `sums` times inverse[r] to the output of query head `head`.
-void StoreHead(const PromptTile& tile, int32_t head, const float* inverse) {
+inline void StoreHead(const PromptTile& tile,
+                      int32_t head,
+                      const float* inverse) {
   const HeadLayout& layout = *tile.layout;
   for (int32_t r = 0; r < tile.rows; ++r) {
     const float* from = tile.sums + int64_t{r} * layout.padded_d;

@@ -38,7 +38,8 @@ int32_t FindVictim(const VictimSearch& search) {
     const VI position = live & reinterpret_cast<VI>(LoadBits(positions));
     VF rank = Load(scores);
     if (search.age.enabled) rank = rank / RowsThatSaw(search.age, position);
-    rank = rank == rank ? rank : infinity;
+    // Not-a-number goes last.
+    rank = rank == rank ? rank : infinity;  // NOLINT(misc-redundant-expression)
     const VI candidate = live & (position <= SetInt(search.last_candidate));
     const VI better =
         candidate &

@@ -52,6 +52,7 @@ struct Heuristic {
 };
 
 // The functions, by the names that a library exports.
+// NOLINTBEGIN(readability-identifier-naming)
 struct Api {
   size_t (*cublasLtGetVersion)();  // 130100: 13.1.0
   const char* (*cublasLtGetStatusName)(Status status);
@@ -121,5 +122,6 @@ struct Api {
                            size_t workspace_bytes,
                            gpu::Stream stream);
 };
+// NOLINTEND(readability-identifier-naming)
 
 }  // namespace kf::cuda::lt

@@ -49,6 +49,7 @@ std::vector<Slot> Attention::HeldSlots(const AttentionShape& shape,
                                        int32_t slots,
                                        int32_t head) {
   std::vector<Slot> held;
+  held.reserve(static_cast<size_t>(slots));
   for (int32_t s = 0; s < slots; ++s) {
     held.push_back(SlotAt(shape, cache, head, s));
   }
