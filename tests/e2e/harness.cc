@@ -15,7 +15,8 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{120};
 
-server::EngineFactory GatedFactory(std::shared_ptr<Gate> steps, Gate* load) {
+server::EngineFactory GatedFactory(const std::shared_ptr<Gate>& steps,
+                                   Gate* load) {
   return [steps, load](const engine::EngineOptions& options,
                        const engine::Clock& clock,
                        engine::EngineObserver* observer)

@@ -28,6 +28,7 @@ class Process {
   explicit Process(std::vector<std::string> args) {
     args.insert(args.begin(), KF_SERVER_BINARY);
     std::vector<char*> argv;
+    argv.reserve(args.size() + 1);
     for (std::string& arg : args) argv.push_back(arg.data());
     argv.push_back(nullptr);
     int ends[2];

@@ -46,8 +46,7 @@ TlsPair MakeTlsPair(const std::string& folder, const std::string& name) {
   AddExtension(cert.get(), NID_subject_alt_name, "DNS:localhost,IP:127.0.0.1");
   Require(X509_sign(cert.get(), key.get(), EVP_sha256()) > 0);
 
-  const TlsPair pair{folder + "/" + name + ".key",
-                     folder + "/" + name + ".crt"};
+  TlsPair pair{folder + "/" + name + ".key", folder + "/" + name + ".crt"};
   const std::unique_ptr<FILE, int (*)(FILE*)> key_file(
       std::fopen(pair.key_path.c_str(), "w"), std::fclose);
   const std::unique_ptr<FILE, int (*)(FILE*)> cert_file(

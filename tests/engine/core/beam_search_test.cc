@@ -49,6 +49,7 @@ std::vector<double> LogSoftmax(const std::vector<float>& logits) {
     sum += std::exp(static_cast<double>(x) - largest);
   }
   std::vector<double> result;
+  result.reserve(logits.size());
   for (const float x : logits) {
     result.push_back((static_cast<double>(x) - largest) - std::log(sum));
   }

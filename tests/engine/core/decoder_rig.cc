@@ -45,7 +45,8 @@ DecoderRig::DecoderRig(const testing::TinyModelSpec& spec,
 DecoderRig::~DecoderRig() = default;
 
 int32_t* DecoderRig::NewFreeSlots() {
-  const auto count = static_cast<size_t>(spec_.layers * spec_.kv_heads);
+  const auto count =
+      static_cast<size_t>(spec_.layers) * static_cast<size_t>(spec_.kv_heads);
   free_slots_.push_back(
       Must(backend_->Allocate(count * sizeof(int32_t), "free slots")));
   return free_slots_.back()->as<int32_t>();

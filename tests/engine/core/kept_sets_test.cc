@@ -26,6 +26,7 @@ testing::TinyModelSpec Model(int32_t kv_heads) {
 std::vector<RigSequence*> Pointers(
     const std::vector<std::unique_ptr<RigSequence>>& sequences) {
   std::vector<RigSequence*> pointers;
+  pointers.reserve(sequences.size());
   for (const auto& s : sequences) pointers.push_back(s.get());
   return pointers;
 }

@@ -53,11 +53,12 @@ TEST(DequantTest, EqualsTheReferenceBitForBit) {
       std::vector<float> got(count);
       Dequantize(type, src.data(), static_cast<int64_t>(count), got.data());
       for (size_t i = 0; i < count; ++i) {
-        float expected = 0.0F;
+        // As bits: zeros have signs.
+        uint32_t expected = 0;
         std::memcpy(&expected, want.data() + i * sizeof(float), sizeof(float));
-        ASSERT_EQ(std::memcmp(&got[i], &expected, sizeof(float)), 0)
-            << name << " element " << i << ": " << got[i] << ", want "
-            << expected;
+        uint32_t bits = 0;
+        std::memcpy(&bits, &got[i], sizeof(float));
+        ASSERT_EQ(bits, expected) << name << " element " << i << ": " << got[i];
       }
     }
   }

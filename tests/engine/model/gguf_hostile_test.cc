@@ -107,7 +107,7 @@ TEST_P(GgufLieTest, IsRefusedWithTheReason) {
 // A file of one call to the writer.
 LieCase Written(std::string name,
                 std::string part,
-                std::function<void(GgufWriter&)> write) {
+                const std::function<void(GgufWriter&)>& write) {
   return {std::move(name), std::move(part), [write] {
             GgufWriter writer;
             write(writer);
@@ -115,7 +115,7 @@ LieCase Written(std::string name,
           }};
 }
 
-LieCase Bytes(std::string name, std::string part, std::string bytes) {
+LieCase Bytes(std::string name, std::string part, const std::string& bytes) {
   return {std::move(name), std::move(part), [bytes] { return bytes; }};
 }
 

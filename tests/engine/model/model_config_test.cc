@@ -186,7 +186,10 @@ TEST_P(ModelConfigRefusalTest, NamesWhatIsWrong) {
 }
 
 template <typename T>
-RefusedCase Key(std::string name, std::string key, T value, std::string part) {
+RefusedCase Key(std::string name,
+                std::string key,
+                T value,
+                const std::string& part) {
   return {std::move(name), key + part,
           [key, value](Draft& draft) { draft.Set(key, value); }};
 }
@@ -250,7 +253,7 @@ std::vector<RefusedCase> KeyCases() {
   };
 }
 
-RefusedCase ExtraTensor(std::string name, std::string tensor) {
+RefusedCase ExtraTensor(std::string name, const std::string& tensor) {
   return {std::move(name), "tensor " + tensor, [tensor](Draft& draft) {
             draft.extra = [tensor](GgufWriter& w) {
               w.AddTensorF32(tensor, std::array<uint64_t, 1>{2},

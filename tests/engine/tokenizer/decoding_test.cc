@@ -89,7 +89,8 @@ TEST(IncrementalDecoder, ContinuationsKeepTheirLeadingSpace) {
   const SmallVocab vocab = SmallVocab::Spm({"\u2581", "\u2581hi"});
   const auto tokenizer = vocab.Load();
   ASSERT_THAT(tokenizer, kf::testing::IsOk());
-  const auto push = [](IncrementalDecoder decoder, std::vector<TokenId> ids) {
+  const auto push = [](IncrementalDecoder decoder,
+                       const std::vector<TokenId>& ids) {
     std::string out;
     for (const TokenId id : ids) out += decoder.Push(id);
     return out;

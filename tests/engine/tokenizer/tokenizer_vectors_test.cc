@@ -152,6 +152,7 @@ TEST(SmolLmVectors, ThreadsShareATokenizer) {
   ASSERT_THAT(want, IsOk());
   std::vector<int> wrong(4, 0);
   std::vector<std::thread> threads;
+  threads.reserve(wrong.size());
   for (int& count : wrong) {
     threads.emplace_back([&text, &want, &count] {
       for (int i = 0; i < 200; ++i) {
