@@ -155,7 +155,8 @@ TEST_P(CublasLtRows, KeepTheirBitsInEveryBatch) {
   double worst = 0.0;
   for (size_t i = 0; i < static_cast<size_t>(kCompared * shape.out); ++i) {
     ASSERT_FALSE(std::isnan(got[i]));
-    worst = std::max(worst, std::abs(double{got[i]} - double{want[i]}));
+    worst = std::max(worst, std::abs(static_cast<double>(got[i]) -
+                                     static_cast<double>(want[i])));
   }
   EXPECT_LT(worst, 1e-4 * scale);
 }

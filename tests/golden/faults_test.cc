@@ -13,7 +13,7 @@ using engine::Request;
 using FaultsTest = IdentityRig;
 
 TEST_F(FaultsTest, BatchedRequestsDoNotShareScores) {
-  engine_ = MakeEngine(Setup());
+  engine_ = MakeEngine(BackendSetup());
   const std::vector<Request> pair = {MakeRequest(120, 1), MakeRequest(120, 2)};
   const std::vector<Outcome> together = RunTogether(*engine_, pair);
   for (size_t i = 0; i < pair.size(); ++i) {
@@ -27,7 +27,7 @@ TEST_F(FaultsTest, BatchedRequestsDoNotShareScores) {
 
 // A released batch is padded to its longest prompt, and so is its budget.
 TEST_F(FaultsTest, BudgetCountsRealPromptTokens) {
-  engine_ = MakeEngine(Setup());
+  engine_ = MakeEngine(BackendSetup());
   const std::vector<Outcome> together =
       RunTogether(*engine_, {MakeRequest(300), MakeRequest(20)});
   EXPECT_EQ(together[0].usage.cache_budget_tokens, 150U);
@@ -41,11 +41,11 @@ TEST_F(FaultsTest, EvictionNeedsTheBudgetsMemoryAlone) {
   Request r = MakeRequest(300);
   r.stopping.max_new_tokens = 100;
   r.cache.tokens = 40;
-  engine_ = MakeEngine(Setup());
+  engine_ = MakeEngine(BackendSetup());
   const Outcome roomy = Run(r);
   // ceil((40 + 1) / 16) = 3 pages a layer, of K and V in f32 with a position
   // and a score: under 16 x 2 x (2 x 16 x 4 + 64) bytes.
-  EngineSetup setup = Setup();
+  EngineSetup setup = BackendSetup();
   setup.kv_pool_bytes =
       uint64_t{kLayers} * 3 * 16 * kKvHeads * (2 * 16 * 4 + 64);
   engine_ = MakeEngine(std::move(setup));

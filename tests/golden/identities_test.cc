@@ -27,7 +27,7 @@ std::vector<Request> Changed(std::vector<Request> variants, Change change) {
 }
 
 TEST_P(IdentitiesTest, WholeBudgetIsFullBitForBit) {
-  engine_ = MakeEngine(Setup());
+  engine_ = MakeEngine(BackendSetup());
   Request full = MakeRequest(100);
   full.cache.policy = CachePolicy::kFull;
   const Outcome want = Run(full);
@@ -42,7 +42,7 @@ TEST_P(IdentitiesTest, WholeBudgetIsFullBitForBit) {
 }
 
 TEST_P(IdentitiesTest, ConstantNoiseChangesNothing) {
-  engine_ = MakeEngine(Setup());
+  engine_ = MakeEngine(BackendSetup());
   const auto none = RunAll(Changed(
       Variants(100), [](Request& r) { r.cache.noise = NoiseKind::kNone; }));
   const auto constant = RunAll(Changed(
@@ -63,7 +63,7 @@ TEST_P(IdentitiesTest, ConstantNoiseChangesNothing) {
 }
 
 TEST_P(IdentitiesTest, KeyformerWithoutNoiseAndTemperatureIsH2O) {
-  engine_ = MakeEngine(Setup());
+  engine_ = MakeEngine(BackendSetup());
   const auto keyformer = RunAll(Changed(Variants(100), [](Request& r) {
     r.cache.noise = NoiseKind::kNone;
     r.cache.tau_end = 1.0;
@@ -75,7 +75,7 @@ TEST_P(IdentitiesTest, KeyformerWithoutNoiseAndTemperatureIsH2O) {
 
 // The noise does bite: else the identities above would say little.
 TEST_P(IdentitiesTest, NoiseAndItsSeedMatter) {
-  engine_ = MakeEngine(Setup());
+  engine_ = MakeEngine(BackendSetup());
   const auto one = RunAll(Variants(100));
   const auto again = RunAll(Variants(100));
   const auto other = RunAll(
@@ -89,14 +89,14 @@ TEST_P(IdentitiesTest, NoiseAndItsSeedMatter) {
 
 // Alone, among others, and however the prompt is cut into slices.
 TEST_P(IdentitiesTest, BatchAndSlicesChangeNoBit) {
-  engine_ = MakeEngine(Setup());
+  engine_ = MakeEngine(BackendSetup());
   const std::vector<Request> requests = Variants(140);
   const std::vector<Outcome> together = RunAll(requests);
   for (size_t i = 0; i < requests.size(); ++i) {
     ExpectSameBits(Run(requests[i]), together[i]);
   }
   for (const int32_t slice : {32, 96}) {
-    EngineSetup setup = Setup();
+    EngineSetup setup = BackendSetup();
     setup.prefill_slice_tokens = slice;
     engine_ = MakeEngine(std::move(setup));
     const std::vector<Outcome> sliced = RunAll(requests);
@@ -107,7 +107,7 @@ TEST_P(IdentitiesTest, BatchAndSlicesChangeNoBit) {
 }
 
 TEST_P(IdentitiesTest, LargeBudgetEvictsNothing) {
-  engine_ = MakeEngine(Setup());
+  engine_ = MakeEngine(BackendSetup());
   for (const Outcome& o : RunAll(Changed(
            Variants(100), [](Request& r) { r.cache.tokens = 100 + kNew; }))) {
     EXPECT_EQ(o.usage.evicted_tokens, 0U);
@@ -117,7 +117,7 @@ TEST_P(IdentitiesTest, LargeBudgetEvictsNothing) {
         // Every row's softmax adds up to 1 in each of the H/G heads of a group.
         const double sum =
             std::accumulate(head.scores.begin(), head.scores.end(), 0.0);
-        EXPECT_NEAR(sum, (100 + kNew - 1) * (kHeads / kKvHeads), 1e-2);
+        EXPECT_NEAR(sum, (100 + kNew - 1) * kGroup, 1e-2);
       }
     }
   }
@@ -139,7 +139,7 @@ std::vector<int32_t> Range(int32_t first, int32_t end) {
 }
 
 TEST_P(IdentitiesTest, WindowOfTheBudgetKeepsTheNewest) {
-  engine_ = MakeEngine(Setup());
+  engine_ = MakeEngine(BackendSetup());
   std::vector<Request> requests = Changed(Variants(100), [](Request& r) {
     r.cache.tokens = 20;
     r.cache.recent_tokens = 20;
@@ -157,7 +157,7 @@ TEST_P(IdentitiesTest, WindowOfTheBudgetKeepsTheNewest) {
 }
 
 TEST_P(IdentitiesTest, WindowKeepsItsSinksAndTheNewest) {
-  engine_ = MakeEngine(Setup());
+  engine_ = MakeEngine(BackendSetup());
   for (const int32_t n : {3, 100}) {
     for (const int32_t sinks : {1, 4, 500}) {
       Request r = MakeRequest(n);
@@ -178,7 +178,7 @@ TEST_P(IdentitiesTest, WindowKeepsItsSinksAndTheNewest) {
 }
 
 TEST_P(IdentitiesTest, QuestThatReadsAllIsFullBitForBit) {
-  engine_ = MakeEngine(Setup());
+  engine_ = MakeEngine(BackendSetup());
   Request full = MakeRequest(100);
   full.cache.policy = CachePolicy::kFull;
   Request quest = full;
@@ -197,7 +197,7 @@ TEST_P(IdentitiesTest, QuestThatReadsAllIsFullBitForBit) {
 }
 
 TEST_P(IdentitiesTest, EachHeadHoldsItsBudgetWithTheNewest) {
-  engine_ = MakeEngine(Setup());
+  engine_ = MakeEngine(BackendSetup());
   std::vector<Request> requests;
   for (const int32_t n : {1, 5, 16, 33, 100}) {
     for (const int32_t k : {1, 7, 16, 40}) {

@@ -71,7 +71,7 @@ IdentityRig::IdentityRig()
                                   .context = 512},
                                  folder_.File("tiny.gguf"))) {}
 
-EngineSetup IdentityRig::Setup() const {
+EngineSetup IdentityRig::BackendSetup() const {
   EngineSetup setup;
   setup.model_path = model_path_;
   setup.kv_pool_bytes = 1 << 26;

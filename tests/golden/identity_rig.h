@@ -31,12 +31,13 @@ class IdentityRig : public ::testing::TestWithParam<std::string> {
   static constexpr int32_t kLayers = 3;
   static constexpr int32_t kHeads = 8;
   static constexpr int32_t kKvHeads = 2;
+  static constexpr int32_t kGroup = kHeads / kKvHeads;
   static constexpr int32_t kNew = 40;  // T
 
   IdentityRig();
 
   // By test parameter if there is one, else the default.
-  EngineSetup Setup() const;
+  EngineSetup BackendSetup() const;
   // Keyformer at half of an n-token prompt, in the paper's setting.
   static engine::Request MakeRequest(int32_t n, uint32_t salt = 0);
   // The same in every scope, and with either score norm.

@@ -41,11 +41,11 @@ INSTANTIATE_TEST_SUITE_P(Backends,
 TEST_P(PassesTest, CountsPositionsWindowsAndColumns) {
   PassCounts counts;
   const std::vector<Request> requests = RandomRequests(11);
-  EngineSetup setup = Setup();
+  EngineSetup setup = BackendSetup();
   setup.backend = std::make_unique<PassWatch>(std::move(setup.backend), counts);
   engine_ = MakeEngine(std::move(setup));
   const std::vector<Outcome> watched = RunAll(requests);
-  engine_ = MakeEngine(Setup());
+  engine_ = MakeEngine(BackendSetup());
   const std::vector<Outcome> unwatched = RunAll(requests);
   for (size_t i = 0; i < requests.size(); ++i) {
     SCOPED_TRACE(i);

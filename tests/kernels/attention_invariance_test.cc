@@ -95,7 +95,8 @@ class InvarianceTest
     : public ::testing::TestWithParam<std::tuple<std::string, DType>> {};
 
 TEST_P(InvarianceTest, SlicesAndThreads) {
-  const auto& [simd, dtype] = GetParam();
+  const std::string& simd = std::get<0>(GetParam());
+  const DType dtype = std::get<1>(GetParam());
   const auto expect_same = [&](const SequenceOptions& options) {
     const Trace want = RunAlone(*MakeCpu(simd, 1), options, 4096);
     ExpectFinite(want);

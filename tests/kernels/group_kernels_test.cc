@@ -46,7 +46,8 @@ TEST(GroupLinear, MixesBitsInOneStack) {
   auto reference = CreateReferenceBackend();
   const auto want = Product(*reference, stacked, WeightFormat::kQ4, x);
   double largest = 0;
-  for (const float v : want) largest = std::max(largest, std::fabs(double{v}));
+  for (const float v : want)
+    largest = std::max(largest, std::fabs(static_cast<double>(v)));
   for (const cpu::SimdLevel level : cpu::AvailableSimdLevels()) {
     SCOPED_TRACE(cpu::NameOf(level));
     auto backend = CpuBackendAt(level, 2);
@@ -176,14 +177,17 @@ TEST(GroupLinear, ErrorIsThatOfTheActivations) {
       double largest = 0;
       double weights = 0;
       for (int64_t i = first; i < first + 32; ++i) {
-        largest =
-            std::max(largest, std::fabs(double{x[static_cast<size_t>(i)]}));
-        weights += std::fabs(double{values[static_cast<size_t>(j * kIn + i)]});
+        largest = std::max(
+            largest, std::fabs(static_cast<double>(x[static_cast<size_t>(i)])));
+        weights += std::fabs(
+            static_cast<double>(values[static_cast<size_t>(j * kIn + i)]));
       }
       limit += largest / 254 * weights;
     }
     const auto index = static_cast<size_t>(j);
-    ASSERT_NEAR(double{got[index]}, double{exact[index]}, limit) << j;
+    ASSERT_NEAR(static_cast<double>(got[index]),
+                static_cast<double>(exact[index]), limit)
+        << j;
   }
   EXPECT_NE(BitsOf(got), BitsOf(exact));
 }

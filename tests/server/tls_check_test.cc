@@ -16,7 +16,7 @@ TEST(CheckTlsFiles, WantsAPairThatBelongsTogether) {
   const testing::TempDir dir;
   const auto a = testing::MakeTlsPair(dir.path(), "a");
   const auto b = testing::MakeTlsPair(dir.path(), "b");
-  std::ofstream(dir.File("empty"));
+  const std::ofstream empty(dir.File("empty"));
   EXPECT_THAT(CheckTlsFiles({a.cert_path, a.key_path, ""}), IsOk());
   EXPECT_THAT(CheckTlsFiles({a.cert_path, a.key_path, b.cert_path}), IsOk());
   EXPECT_THAT(

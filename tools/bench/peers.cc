@@ -134,6 +134,7 @@ Speed Median(const std::vector<Speed>& rounds) {
        {&Speed::prompt, &Speed::decode, &Speed::whole, &Speed::first_token_s,
         &Speed::longest_gap_s}) {
     std::vector<double> values;
+    values.reserve(rounds.size());
     for (const Speed& speed : rounds) values.push_back(speed.*of);
     median.*of = MedianOf(std::move(values));
   }
