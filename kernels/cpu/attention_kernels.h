@@ -101,12 +101,18 @@ struct DecodeChunk {
   const HeadLayout* layout;
   HeadPages pages;  // the chunk's first page comes first
   HeadPages keys;   // where K is read: `pages`, or rotated copies
+  // The chunk that the thread attends over next, for the cache's sake.
+  HeadPages ahead;
+  int32_t ahead_pages;  // 0: unknown
+  int64_t ahead_bytes;  // of each block
   int32_t group;
   int32_t slots;      // 1 .. kDecodeChunk
   const uint32_t* q;  // [group][steps], packed
   ScoreSpec score;
   const NoiseWords* words;  // [group]
-  float* logits;            // [group][kDecodeChunk], working memory
+  // Working memory.
+  uint32_t* split;  // [group][2 steps]
+  float* logits;    // [group][kDecodeChunk]
   // Out, for each head: max, sum, largest, noisy sum (RowSums of noise_vec.h),
   // padding to kPartialHeader, then the weighted sum of V [padded_d].
   float* partial;
@@ -129,6 +135,7 @@ struct DecodeCombine {
   // Null: scores are added in the pages. Else out [slots]: what the row gives,
   // 0 where it is not scored.
   float* row_scores;
+  float* shares;  // [group][chunks], working memory where scored
 };
 
 // Whom a head evicts: slots [0, slots) of the pages, of which only positions

@@ -19,30 +19,98 @@ inline unsigned char* Block(const HeadPages& pages, int64_t page) {
 
 inline VU BroadcastBits(const uint32_t* from) { return SetBits(*from); }
 
-template <bool kBf16>
-inline VF QkStep(VF acc, VU k, VU q) {
-  if constexpr (kBf16) {
-    return DotBf16(acc, k, q);
-  } else {
-    return Fma(BitsToFloat(k), BitsToFloat(q), acc);
+// To all levels of cache, and to those beyond the first.
+inline void Prefetch(const void* address) { __builtin_prefetch(address); }
+inline void PrefetchFar(const void* address) {
+  __builtin_prefetch(address, 0, 2);
+}
+
+// Fetches the blocks of pages that are read later, line by line, while others
+// are worked on: pages are scattered, so the machine's own prefetching starts
+// anew at each, and it rests while nothing is read.
+class LineFetcher {
+ public:
+  LineFetcher(const HeadPages& pages, int32_t count, int64_t block_bytes)
+      : pages_(pages), left_(count), block_bytes_(block_bytes) {}
+
+  KF_SIMD_INLINE void Fetch() {
+    if (line_ == end_) {
+      if (left_ == 0) return;
+      line_ = Block(pages_, 0);
+      end_ = line_ + block_bytes_;
+      ++pages_.pages;
+      --left_;
+    }
+    PrefetchFar(line_);
+    line_ += 64;
+  }
+
+ private:
+  HeadPages pages_;
+  int32_t left_;
+  int64_t block_bytes_;
+  const unsigned char* line_ = nullptr;
+  const unsigned char* end_ = nullptr;
+};
+
+// Queries in the form that QkTile takes with kAhead: bf16 pairs for which there
+// is no instruction as two floats, in place of two operations at every use.
+inline constexpr int kPairWords = kHasDotBf16 ? 1 : 2;
+inline void SplitPairs(const uint32_t* q, int64_t count, uint32_t* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    out[2 * i] = q[i] << 16;
+    out[2 * i + 1] = q[i] & 0xFFFF0000U;
   }
 }
 
-inline void Prefetch(const void* address) { __builtin_prefetch(address); }
+// acc + k . q of one step of channels; q as above if kSplit.
+template <bool kBf16, bool kSplit>
+KF_SIMD_INLINE VF QkStep(VF acc, VU k, const uint32_t* q) {
+  if constexpr (kBf16 && kSplit) {
+    const VF odd = BitsToFloat(BroadcastBits(q + 1));
+    const VF even = BitsToFloat(BroadcastBits(q));
+    return Fma(EvenBf16(k), even, Fma(OddBf16(k), odd, acc));
+  } else if constexpr (kBf16) {
+    return DotBf16(acc, k, BroadcastBits(q));
+  } else {
+    return Fma(BitsToFloat(k), BitsToFloat(BroadcastBits(q)), acc);
+  }
+}
 
-// out[r][16 p + slot] = scale q[r] . k for kRows queries and kPages pages. With
-// kAhead, K of the blocks `ahead` is fetched meanwhile: pages are scattered, so
-// the machine's own prefetching starts anew at each.
-template <int kRows, int kPages, bool kBf16, bool kAhead>
+// What a sweep over K fetches meanwhile, for the cache's sake alone: of pages
+// further on in its list, and with `fetcher`, `lines` a step.
+struct NoAhead {
+  static constexpr bool kAhead = false;
+  KF_SIMD_INLINE void operator()(const unsigned char* /*near*/) const {}
+  KF_SIMD_INLINE void Step() const {}
+};
+struct Ahead {
+  static constexpr bool kAhead = true;
+  LineFetcher* fetcher;
+  bool second;  // line a step
+  KF_SIMD_INLINE void operator()(const unsigned char* near) const {
+    Prefetch(near);
+  }
+  KF_SIMD_INLINE void Step() const {
+    fetcher->Fetch();
+    if (second) fetcher->Fetch();
+  }
+};
+
+// out[r][16 p + slot] = scale q[r] . k for kRows queries and kPages pages, of
+// which `near` are the next.
+template <int kRows, int kPages, bool kBf16, typename Meanwhile>
 inline void QkTile(const uint32_t* q,
                    int64_t q_stride,
                    const unsigned char* const* blocks,
-                   const unsigned char* const* ahead,
+                   const unsigned char* const* near,
                    int32_t steps,
                    float scale,
                    float* out,
-                   int64_t out_stride) {
+                   int64_t out_stride,
+                   const Meanwhile& meanwhile) {
   constexpr int kVecs = kPages * kPageVecs;
+  constexpr bool kSplit = Meanwhile::kAhead && kBf16 && !kHasDotBf16;
   VF acc[kRows][kVecs] = {};
   for (int32_t s = 0; s < steps; ++s) {
     VU k[kVecs];
@@ -51,16 +119,15 @@ inline void QkTile(const uint32_t* q,
       k[v] = LoadBits(blocks[v / kPageVecs] + s * 64 +
                       (v % kPageVecs) * kVecBytes);
     }
-    if constexpr (kAhead) {
 #pragma GCC unroll 16
-      for (int p = 0; p < kPages; ++p) Prefetch(ahead[p] + s * 64);
-    }
+    for (int p = 0; p < kPages; ++p) meanwhile(near[p] + s * 64);
+    meanwhile.Step();
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const VU qr = BroadcastBits(q + r * q_stride + s);
+      const uint32_t* word = q + r * q_stride + s * (kSplit ? 2 : 1);
 #pragma GCC unroll 16
       for (int v = 0; v < kVecs; ++v) {
-        acc[r][v] = QkStep<kBf16>(acc[r][v], k[v], qr);
+        acc[r][v] = QkStep<kBf16, kSplit>(acc[r][v], k[v], word);
       }
     }
   }
@@ -77,7 +144,8 @@ inline void QkTile(const uint32_t* q,
 struct QkWork {
   HeadPages pages;
   int32_t page_count;
-  const uint32_t* q;  // [rows rounded up to kRows][steps]
+  const uint32_t* q;  // [rows rounded up to kRows][q_stride]
+  int64_t q_stride;
   int32_t rows;
   int32_t steps;
   float scale;
@@ -86,71 +154,147 @@ struct QkWork {
 };
 
 // Takes kPages pages at a time from `page` on, as long as there are so many;
-// the first page left over. kAhead: see QkTile.
-template <int kRows, int kPages, bool kBf16, bool kAhead>
-inline int32_t QkSweep(const QkWork& work, int32_t page) {
+// the first page left over.
+template <int kRows, int kPages, bool kBf16, typename Meanwhile>
+inline int32_t QkSweep(const QkWork& work,
+                       int32_t page,
+                       const Meanwhile& meanwhile) {
   for (; page + kPages <= work.page_count; page += kPages) {
     const unsigned char* blocks[kPages];
-    const unsigned char* ahead[kPages];
+    const unsigned char* near[kPages];
     for (int p = 0; p < kPages; ++p) {
       const int32_t next = page + kPages + p;
       blocks[p] = Block(work.pages, page + p);
-      ahead[p] = next < work.page_count ? Block(work.pages, next) : blocks[p];
+      near[p] = next < work.page_count ? Block(work.pages, next) : blocks[p];
     }
     for (int32_t r = 0; r < work.rows; r += kRows) {
-      QkTile<kRows, kPages, kBf16, kAhead>(
-          work.q + int64_t{r} * work.steps, work.steps, blocks, ahead,
-          work.steps, work.scale,
-          work.out + r * work.out_stride + page * kSlots, work.out_stride);
+      QkTile<kRows, kPages, kBf16>(
+          work.q + r * work.q_stride, work.q_stride, blocks, near, work.steps,
+          work.scale, work.out + r * work.out_stride + page * kSlots,
+          work.out_stride, meanwhile);
     }
   }
   return page;
 }
 
-template <int kRows, int kPages, bool kBf16, bool kAhead>
-inline void QkLogits(const QkWork& work) {
-  const int32_t page = QkSweep<kRows, kPages, kBf16, kAhead>(work, 0);
-  if constexpr (kPages > 1) QkSweep<kRows, 1, kBf16, kAhead>(work, page);
+template <int kRows, int kPages, bool kBf16, typename Meanwhile>
+inline void QkLogits(const QkWork& work, const Meanwhile& meanwhile) {
+  const int32_t page = QkSweep<kRows, kPages, kBf16>(work, 0, meanwhile);
+  if constexpr (kPages > 1) QkSweep<kRows, 1, kBf16>(work, page, meanwhile);
 }
 
 using VH = uint16_t __attribute__((vector_size(kVecBytes / 2)));
 
-// kLanes bf16 values as f32.
-inline VF LoadBf16(const uint16_t* from) {
+// kLanes 16-bit numbers as words. By name where there is an instruction: gcc 12
+// widens halves of a vector by themselves and puts them together again.
+inline VU LoadHalves(const uint16_t* from) {
   VH half;
   __builtin_memcpy(&half, from, sizeof(half));
-  return BitsToFloat(__builtin_convertvector(half, VU) << 16);
+#if KF_SIMD_LEVEL == 0
+  return __builtin_convertvector(half, VU);
+#elif KF_SIMD_LEVEL == 1
+  return reinterpret_cast<VU>(
+      _mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(half)));
+#else
+  return reinterpret_cast<VU>(
+      _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(half)));
+#endif
 }
 
-inline VF LoadValue(const float* from) { return Load(from); }
-inline VF LoadValue(const uint16_t* from) { return LoadBf16(from); }
+// kLanes bf16 values as f32.
+inline VF LoadBf16(const uint16_t* from) {
+  return BitsToFloat(LoadHalves(from) << 16);
+}
+
+// even[0], odd[0], even[1], ...
+inline void StoreInterleaved(VF even, VF odd, float* out) {
+#if KF_SIMD_LEVEL == 0
+  Store(VF{even[0], odd[0], even[1], odd[1]}, out);
+  Store(VF{even[2], odd[2], even[3], odd[3]}, out + kLanes);
+#elif KF_SIMD_LEVEL == 1
+  const VF low = _mm256_unpacklo_ps(even, odd);
+  const VF high = _mm256_unpackhi_ps(even, odd);
+  Store(_mm256_permute2f128_ps(low, high, 0x20), out);
+  Store(_mm256_permute2f128_ps(low, high, 0x31), out + kLanes);
+#else
+  const __m512i first =
+      _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const __m512i second = _mm512_set_epi32(31, 15, 30, 14, 29, 13, 28, 12, 27,
+                                          11, 26, 10, 25, 9, 24, 8);
+  Store(_mm512_permutex2var_ps(even, first, odd), out);
+  Store(_mm512_permutex2var_ps(even, second, odd), out + kLanes);
+#endif
+}
+
+// How kVecs vectors of one slot's channels are read and held: as they lie, or
+// of bf16 pairs the even and the odd channels apart, which takes one operation
+// a vector.
+template <int kVecs>
+inline void LoadValues(const float* from, VF (&values)[kVecs]) {
+#pragma GCC unroll 16
+  for (int c = 0; c < kVecs; ++c) values[c] = Load(from + c * kLanes);
+}
+template <int kVecs>
+inline void LoadValues(const uint16_t* from, VF (&values)[kVecs]) {
+  if constexpr (kVecs % 2 == 1) {
+#pragma GCC unroll 16
+    for (int c = 0; c < kVecs; ++c) values[c] = LoadBf16(from + c * kLanes);
+  } else {
+#pragma GCC unroll 16
+    for (int c = 0; c < kVecs; c += 2) {
+      const VU pairs = LoadBits(from + c * kLanes);
+      values[c] = EvenBf16(pairs);
+      values[c + 1] = OddBf16(pairs);
+    }
+  }
+}
+
+// Sums of such vectors, back in the channels' order.
+template <int kVecs>
+inline void StoreSums(const float* /*value*/,
+                      const VF (&sums)[kVecs],
+                      float* out) {
+#pragma GCC unroll 16
+  for (int c = 0; c < kVecs; ++c) Store(sums[c], out + c * kLanes);
+}
+template <int kVecs>
+inline void StoreSums(const uint16_t* /*value*/,
+                      const VF (&sums)[kVecs],
+                      float* out) {
+  if constexpr (kVecs % 2 == 1) {
+#pragma GCC unroll 16
+    for (int c = 0; c < kVecs; ++c) Store(sums[c], out + c * kLanes);
+  } else {
+#pragma GCC unroll 16
+    for (int c = 0; c < kVecs; c += 2) {
+      StoreInterleaved(sums[c], sums[c + 1], out + c * kLanes);
+    }
+  }
+}
 
 // acc[r][c] += sum over `slots` of p[r][slot] v[slot][c] for kRows rows and
 // kVecs vectors of channels. Lanes beyond a row's end read what follows it
-// (the next row, or the block's positions) and are never used. With kAhead, the
-// rows of `ahead` are fetched meanwhile.
-template <int kRows, int kVecs, bool kAhead, typename Value>
+// (the next row, or the block's positions) and are never used. `near` are the
+// next values.
+template <int kRows, int kVecs, typename Value, typename Meanwhile>
 inline void PvTile(const float* p,
                    int64_t p_stride,
                    const Value* v,
-                   const Value* ahead,
+                   const Value* near,
                    int64_t v_stride,
                    int64_t slots,
-                   VF (&acc)[kRows][kVecs]) {
+                   VF (&acc)[kRows][kVecs],
+                   const Meanwhile& meanwhile) {
+  constexpr int kLineValues = 64 / static_cast<int>(sizeof(Value));
   for (int64_t i = 0; i < slots; ++i) {
     VF values[kVecs];
+    LoadValues(v + i * v_stride, values);
 #pragma GCC unroll 16
-    for (int c = 0; c < kVecs; ++c) {
-      values[c] = LoadValue(v + i * v_stride + c * kLanes);
+    for (int c = 0; c < kVecs * kLanes; c += kLineValues) {
+      meanwhile(
+          reinterpret_cast<const unsigned char*>(near + i * v_stride + c));
     }
-    if constexpr (kAhead) {
-      constexpr int kBytes = kVecs * kLanes * static_cast<int>(sizeof(Value));
-#pragma GCC unroll 16
-      for (int byte = 0; byte < kBytes; byte += 64) {
-        Prefetch(reinterpret_cast<const unsigned char*>(ahead + i * v_stride) +
-                 byte);
-      }
-    }
+    meanwhile.Step();
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const VF weight = Set(p[r * p_stride + i]);

@@ -9,28 +9,13 @@
 #include "kernels/core/status.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/attention_layout.h"
+#include "kernels/cpu/decode_row.h"
+#include "kernels/cpu/for_each_ahead.h"
 #include "kernels/cpu/quest.h"
 #include "kernels/cpu/rank_positions.h"
 
 namespace kf::cpu {
 namespace {
-
-// One sequence's part of the working memory.
-struct Row {
-  int32_t slots;  // that are read, of each head
-  int32_t chunks;
-  int64_t first_item;          // of the work items
-  const float* cos_sin;        // [rotary_dim], of the position
-  const float* query_cos_sin;  // the same, or of the last rank
-  // Quest, where not all pages are read: [kv_heads][read_pages], page numbers.
-  int32_t read_pages;
-  int32_t* pages;
-  int32_t* ranks;     // rank positions: [kv_heads][slots]; else null
-  float* partials;    // [kv_heads][chunks][group][partial]
-  float* numerators;  // [query_heads][stride], if scored
-  int64_t numerators_stride;
-  std::atomic<int32_t>* open_chunks;  // [kv_heads]
-};
 
 class Decode {
  public:
@@ -47,8 +32,11 @@ class Decode {
 
  private:
   struct Worker {
-    uint32_t* q;  // [group][steps]
+    int64_t query = -1;  // row and head of q and words
+    uint32_t* q;         // [group][steps]
     NoiseWords* words;
+    uint32_t* split;
+    float* shares;  // [group][most chunks of a row]
     float* logits;  // [group][kDecodeChunk]
     // Where a row needs them:
     uint64_t* keys;          // [most slots or pages of a row]
@@ -58,28 +46,37 @@ class Decode {
   template <typename T>
   absl::StatusOr<std::span<T>> TakeSpan(int64_t count);
   absl::Status Allocate();
-  absl::Status AllocateRow(const DecodeAttentionItem& item, Row& row);
+  absl::Status AllocateRow(const DecodeAttentionItem& item, DecodeRow& row);
   absl::Status AllocateWorkers();
   void CheckRun(size_t row) const;
   void Prepare(size_t row, int32_t head, const Worker& worker);
   void Append(size_t row, int32_t head);
   void PackQueries(size_t row, int32_t head, uint32_t* q) const;
+  void TakeQueries(size_t row, int32_t head, Worker& worker);
   HeadPages RotateChunk(size_t row,
                         int32_t head,
                         int32_t chunk,
                         const HeadPages& pages,
                         const Worker& worker);
-  void RunItem(int64_t index, const Worker& worker);
-  void RunChunk(size_t row, int32_t head, int32_t chunk, const Worker& worker);
-  void Combine(size_t row, int32_t head);
+  struct Place {
+    size_t row;
+    int32_t head;
+    int32_t chunk;
+  };
+  Place PlaceOf(int64_t index) const;
+  HeadPages PagesOf(const Place& place) const;
+  int32_t SlotsOf(const Place& place) const;
+  void RunItem(int64_t index, int64_t next, Worker& worker);
+  void RunChunk(const Place& place, int64_t next, Worker& worker);
+  void Combine(size_t row, int32_t head, const Worker& worker);
 
   const float* QkvOf(size_t row) const {
     return args_.qkv + static_cast<int64_t>(row) * shape_.qkv_dim();
   }
-  float* PartialsOf(const Row& row, int32_t head) const {
+  float* PartialsOf(const DecodeRow& row, int32_t head) const {
     return row.partials + int64_t{head} * row.chunks * group_ * partial_;
   }
-  float* NumeratorsOf(const Row& row, int32_t head) const {
+  float* NumeratorsOf(const DecodeRow& row, int32_t head) const {
     return row.numerators + int64_t{head} * group_ * row.numerators_stride;
   }
   static bool Scored(const DecodeAttentionItem& item) {
@@ -115,7 +112,7 @@ class Decode {
   // Of the scratch memory: a step allocates nothing.
   std::span<size_t> prepared_;  // rows
   std::span<size_t> runs_;      // the first of each run of these
-  std::span<Row> rows_;         // [items]
+  std::span<DecodeRow> rows_;   // [items]
   std::span<Worker> workers_;   // [threads]
 };
 
@@ -134,9 +131,10 @@ absl::Status Decode::Run() {
       });
   const int64_t items =
       rows_.back().first_item + int64_t{rows_.back().chunks} * shape_.kv_heads;
-  context_.pool.ParallelFor(items, [this](int64_t i, int worker) {
-    RunItem(i, workers_[static_cast<size_t>(worker)]);
-  });
+  ForEachAhead(context_.pool, items,
+               [this](int64_t i, int64_t next, int worker) {
+                 RunItem(i, next, workers_[static_cast<size_t>(worker)]);
+               });
   return absl::OkStatus();
 }
 
@@ -153,7 +151,7 @@ absl::Status Decode::Allocate() {
   }
   context_.rope.Prepare(shape_, last);
   const int64_t count = std::ssize(args_.items);
-  KF_ASSIGN_OR_RETURN(rows_, TakeSpan<Row>(count));
+  KF_ASSIGN_OR_RETURN(rows_, TakeSpan<DecodeRow>(count));
   KF_ASSIGN_OR_RETURN(const auto prepared, TakeSpan<size_t>(count));
   KF_ASSIGN_OR_RETURN(const auto runs, TakeSpan<size_t>(count));
   size_t prepared_count = 0;
@@ -171,7 +169,7 @@ absl::Status Decode::Allocate() {
       prepared[prepared_count++] = i;
       if (!item.continues) runs[run_count++] = i;
     }
-    Row row = {};
+    DecodeRow row = {};
     row.first_item = items;
     KF_RETURN_IF_ERROR(AllocateRow(item, row));
     items += int64_t{row.chunks} * shape_.kv_heads;
@@ -193,7 +191,8 @@ void Decode::CheckRun(size_t row) const {
   KF_CHECK(item.free_slot == before.free_slot);
 }
 
-absl::Status Decode::AllocateRow(const DecodeAttentionItem& item, Row& row) {
+absl::Status Decode::AllocateRow(const DecodeAttentionItem& item,
+                                 DecodeRow& row) {
   ScratchArena& scratch = context_.scratch;
   row.slots = item.held + 1;
   if (Quest(item)) {
@@ -244,6 +243,8 @@ absl::Status Decode::AllocateWorkers() {
   ScratchArena& scratch = context_.scratch;
   int32_t ranks = 0;
   int32_t keys = 0;
+  int32_t chunks = 0;
+  for (const DecodeRow& row : rows_) chunks = std::max(chunks, row.chunks);
   for (const size_t i : prepared_) {
     const DecodeAttentionItem& item = args_.items[i];
     const int32_t slots = item.held + 1;
@@ -258,6 +259,10 @@ absl::Status Decode::AllocateWorkers() {
     Worker w = {};
     KF_ASSIGN_OR_RETURN(
         w.q, scratch.Take<uint32_t>(int64_t{group_} * layout_.steps));
+    KF_ASSIGN_OR_RETURN(
+        w.split, scratch.Take<uint32_t>(int64_t{group_} * layout_.steps * 2));
+    KF_ASSIGN_OR_RETURN(w.shares,
+                        scratch.Take<float>(int64_t{group_} * chunks));
     KF_ASSIGN_OR_RETURN(w.words, scratch.Take<NoiseWords>(group_));
     KF_ASSIGN_OR_RETURN(w.logits,
                         scratch.Take<float>(int64_t{group_} * kDecodeChunk));
@@ -298,7 +303,7 @@ void Decode::PackQueries(size_t row, int32_t head, uint32_t* q) const {
 // What Quest, rank positions and replays must have of a whole head first.
 void Decode::Prepare(size_t row, int32_t head, const Worker& worker) {
   const DecodeAttentionItem& item = args_.items[row];
-  const Row& memory = rows_[row];
+  const DecodeRow& memory = rows_[row];
   const int32_t new_slot = SlotOf(row, head);
   KF_CHECK(new_slot >= 0 && new_slot <= item.held);
   Append(row, head);
@@ -332,7 +337,7 @@ HeadPages Decode::RotateChunk(size_t row,
     std::iota(list.begin(), list.end(), 0);
     return list;
   }();
-  const Row& memory = rows_[row];
+  const DecodeRow& memory = rows_[row];
   const int32_t end =
       std::min(memory.slots - chunk * kDecodeChunk, kDecodeChunk);
   const int32_t* ranks = memory.ranks + int64_t{head} * memory.slots +
@@ -346,47 +351,80 @@ HeadPages Decode::RotateChunk(size_t row,
   return {worker.rotated, kEveryPage.data(), KeyBytes(layout_)};
 }
 
-void Decode::RunItem(int64_t index, const Worker& worker) {
+Decode::Place Decode::PlaceOf(int64_t index) const {
   const auto after = std::upper_bound(
       rows_.begin(), rows_.end(), index,
-      [](int64_t i, const Row& row) { return i < row.first_item; });
+      [](int64_t i, const DecodeRow& row) { return i < row.first_item; });
   const auto row = static_cast<size_t>(after - rows_.begin()) - 1;
   const int64_t item = index - rows_[row].first_item;
-  const auto head = static_cast<int32_t>(item / rows_[row].chunks);
-  RunChunk(row, head, static_cast<int32_t>(item % rows_[row].chunks), worker);
+  return {row, static_cast<int32_t>(item / rows_[row].chunks),
+          static_cast<int32_t>(item % rows_[row].chunks)};
+}
+
+HeadPages Decode::PagesOf(const Place& place) const {
+  const DecodeRow& memory = rows_[place.row];
+  HeadPages pages =
+      MakeHeadPages(shape_, args_.items[place.row].cache, place.head);
+  if (memory.pages != nullptr) {
+    pages.pages = memory.pages + int64_t{place.head} * memory.read_pages;
+  }
+  pages.pages += place.chunk * (kDecodeChunk / kPageTokens);
+  return pages;
+}
+
+int32_t Decode::SlotsOf(const Place& place) const {
+  return std::min(kDecodeChunk,
+                  rows_[place.row].slots - place.chunk * kDecodeChunk);
+}
+
+void Decode::RunItem(int64_t index, int64_t next, Worker& worker) {
+  const Place place = PlaceOf(index);
+  RunChunk(place, next, worker);
   // The last chunk to end sees what the others wrote.
-  if (rows_[row].open_chunks[head].fetch_sub(1, std::memory_order_acq_rel) ==
-      1) {
-    Combine(row, head);
+  if (rows_[place.row].open_chunks[place.head].fetch_sub(
+          1, std::memory_order_acq_rel) == 1) {
+    Combine(place.row, place.head, worker);
   }
 }
 
-void Decode::RunChunk(size_t row,
-                      int32_t head,
-                      int32_t chunk,
-                      const Worker& worker) {
+// Queries and noise words of a head, once for chunks that follow each other.
+void Decode::TakeQueries(size_t row, int32_t head, Worker& worker) {
+  const int64_t query = static_cast<int64_t>(row) * shape_.kv_heads + head;
+  if (worker.query == query) return;
+  worker.query = query;
+  PackQueries(row, head, worker.q);
   const DecodeAttentionItem& item = args_.items[row];
-  const Row& memory = rows_[row];
+  for (int32_t j = 0; Scored(item) && j < group_; ++j) {
+    worker.words[j] = MakeNoiseWords(item.score, args_.layer, head * group_ + j,
+                                     item.position);
+  }
+}
+
+// `next`: the item that the thread runs after this one, or -1.
+void Decode::RunChunk(const Place& place, int64_t next, Worker& worker) {
+  const auto [row, head, chunk] = place;
+  const DecodeAttentionItem& item = args_.items[row];
+  const DecodeRow& memory = rows_[row];
   const int32_t first = chunk * kDecodeChunk;
-  const int32_t slots = std::min(kDecodeChunk, memory.slots - first);
+  const int32_t slots = SlotsOf(place);
   const int32_t free_slot = SlotOf(row, head);
   KF_CHECK(free_slot >= 0 && free_slot <= item.held);
   if (!Prepared(row) && free_slot >= first && free_slot < first + slots) {
     Append(row, head);
   }
-  PackQueries(row, head, worker.q);
-  for (int32_t j = 0; Scored(item) && j < group_; ++j) {
-    worker.words[j] = MakeNoiseWords(item.score, args_.layer, head * group_ + j,
-                                     item.position);
-  }
-  HeadPages pages = MakeHeadPages(shape_, item.cache, head);
-  if (memory.pages != nullptr) {
-    pages.pages = memory.pages + int64_t{head} * memory.read_pages;
-  }
-  pages.pages += first / kPageTokens;
+  TakeQueries(row, head, worker);
+  const HeadPages pages = PagesOf(place);
   DecodeChunk work = {};
   work.layout = &layout_;
   work.pages = pages;
+  if (next >= 0) {
+    const Place ahead = PlaceOf(next);
+    work.ahead = PagesOf(ahead);
+    work.ahead_pages = PagesFor(SlotsOf(ahead));
+    work.ahead_bytes = Scored(args_.items[ahead.row])
+                           ? static_cast<int64_t>(HeadBytes(shape_))
+                           : 2 * layout_.v_offset;
+  }
   work.keys = item.rank_positions ? RotateChunk(row, head, chunk, pages, worker)
                                   : pages;
   work.group = group_;
@@ -395,6 +433,7 @@ void Decode::RunChunk(size_t row,
   work.score = MakeScoreSpec(item.score);
   work.score.enabled = Scored(item);
   work.words = worker.words;
+  work.split = worker.split;
   work.logits = worker.logits;
   work.partial = PartialsOf(memory, head) + int64_t{chunk} * group_ * partial_;
   if (work.score.enabled) {
@@ -404,9 +443,9 @@ void Decode::RunChunk(size_t row,
   kernels_.decode_chunk(work);
 }
 
-void Decode::Combine(size_t row, int32_t head) {
+void Decode::Combine(size_t row, int32_t head, const Worker& worker) {
   const DecodeAttentionItem& item = args_.items[row];
-  const Row& memory = rows_[row];
+  const DecodeRow& memory = rows_[row];
   DecodeCombine work = {};
   work.layout = &layout_;
   work.pages = MakeHeadPages(shape_, item.cache, head);
@@ -416,6 +455,7 @@ void Decode::Combine(size_t row, int32_t head) {
   work.score = MakeScoreSpec(item.score);
   work.score.enabled = Scored(item);
   if (work.score.enabled) {
+    work.shares = worker.shares;
     work.numerators = NumeratorsOf(memory, head);
     work.numerators_stride = memory.numerators_stride;
   }

@@ -25,21 +25,33 @@ constexpr int PagesAtOnce(int heads) {
 
 // Logits of kHeads query heads from head `first` on.
 template <int kHeads>
-void ChunkLogits(const DecodeChunk& chunk, int32_t first) {
+void ChunkLogits(const DecodeChunk& chunk,
+                 int32_t first,
+                 LineFetcher& fetcher) {
   const HeadLayout& layout = *chunk.layout;
-  const QkWork work = {chunk.keys,
-                       (chunk.slots + kSlots - 1) / kSlots,
-                       chunk.q + int64_t{first} * layout.steps,
-                       kHeads,
-                       layout.steps,
-                       layout.scale,
-                       chunk.logits + int64_t{first} * kDecodeChunk,
-                       kDecodeChunk};
+  QkWork work = {chunk.keys,
+                 (chunk.slots + kSlots - 1) / kSlots,
+                 chunk.q + int64_t{first} * layout.steps,
+                 layout.steps,
+                 kHeads,
+                 layout.steps,
+                 layout.scale,
+                 chunk.logits + int64_t{first} * kDecodeChunk,
+                 kDecodeChunk};
+  LineFetcher local = fetcher;  // in registers
+  // Scores leave time to fetch the rest.
+  const Ahead ahead = {&local, !chunk.score.enabled};
   if (layout.bf16) {
-    QkLogits<kHeads, PagesAtOnce(kHeads), true, true>(work);
+    if constexpr (!kHasDotBf16) {
+      SplitPairs(work.q, int64_t{kHeads} * layout.steps, chunk.split);
+      work.q = chunk.split;
+      work.q_stride = 2 * layout.steps;
+    }
+    QkLogits<kHeads, PagesAtOnce(kHeads), true>(work, ahead);
   } else {
-    QkLogits<kHeads, PagesAtOnce(kHeads), false, true>(work);
+    QkLogits<kHeads, PagesAtOnce(kHeads), false>(work, ahead);
   }
+  fetcher = local;
 }
 
 // out[r][c] = sum over the chunk of p[r][slot] v[slot][c].
@@ -47,10 +59,12 @@ template <int kHeads, int kVecs, typename Value>
 void WeightedValues(const DecodeChunk& chunk,
                     int32_t first,
                     int32_t channel,
+                    LineFetcher& fetcher,
                     float* out,
                     int64_t out_stride) {
   const HeadLayout& layout = *chunk.layout;
   VF acc[kHeads][kVecs] = {};
+  LineFetcher local = fetcher;  // in registers
   for (int32_t slot = 0; slot < chunk.slots; slot += kSlots) {
     const int32_t slots =
         chunk.slots - slot < kSlots ? chunk.slots - slot : kSlots;
@@ -61,23 +75,23 @@ void WeightedValues(const DecodeChunk& chunk,
     };
     const int32_t page = slot / kSlots;
     const bool last = slot + kSlots >= chunk.slots;
-    PvTile<kHeads, kVecs, true>(
-        chunk.logits + int64_t{first} * kDecodeChunk + slot, kDecodeChunk,
-        values_of(page), values_of(last ? page : page + 1), layout.d, slots,
-        acc);
+    PvTile<kHeads, kVecs>(chunk.logits + int64_t{first} * kDecodeChunk + slot,
+                          kDecodeChunk, values_of(page),
+                          values_of(last ? page : page + 1), layout.d, slots,
+                          acc, Ahead{&local, true});
   }
+  fetcher = local;
 #pragma GCC unroll 16
   for (int r = 0; r < kHeads; ++r) {
-#pragma GCC unroll 16
-    for (int c = 0; c < kVecs; ++c) {
-      Store(acc[r][c], out + r * out_stride + channel + c * kLanes);
-    }
+    StoreSums(static_cast<const Value*>(nullptr), acc[r],
+              out + r * out_stride + channel);
   }
 }
 
 template <int kHeads, typename Value>
 void ChunkValues(const DecodeChunk& chunk,
                  int32_t first,
+                 LineFetcher& fetcher,
                  float* out,
                  int64_t out_stride) {
   // Accumulators for 4 heads fit 32 registers, or 16 with half the channels.
@@ -85,54 +99,69 @@ void ChunkValues(const DecodeChunk& chunk,
   const int32_t width = chunk.layout->padded_d;
   int32_t channel = 0;
   for (; channel + kVecs * kLanes <= width; channel += kVecs * kLanes) {
-    WeightedValues<kHeads, kVecs, Value>(chunk, first, channel, out,
+    WeightedValues<kHeads, kVecs, Value>(chunk, first, channel, fetcher, out,
                                          out_stride);
   }
   for (; channel < width; channel += kLanes) {
-    WeightedValues<kHeads, 1, Value>(chunk, first, channel, out, out_stride);
+    WeightedValues<kHeads, 1, Value>(chunk, first, channel, fetcher, out,
+                                     out_stride);
   }
 }
 
-void HeadLogits(const DecodeChunk& chunk, int32_t first, int32_t heads) {
+void HeadLogits(const DecodeChunk& chunk,
+                int32_t first,
+                int32_t heads,
+                LineFetcher& fetcher) {
   switch (heads) {
     case 1:
-      return ChunkLogits<1>(chunk, first);
+      return ChunkLogits<1>(chunk, first, fetcher);
     case 2:
-      return ChunkLogits<2>(chunk, first);
+      return ChunkLogits<2>(chunk, first, fetcher);
     case 3:
-      return ChunkLogits<3>(chunk, first);
+      return ChunkLogits<3>(chunk, first, fetcher);
     default:
-      return ChunkLogits<4>(chunk, first);
+      return ChunkLogits<4>(chunk, first, fetcher);
   }
 }
 
 template <typename Value>
-void HeadValues(const DecodeChunk& chunk, int32_t first, int32_t heads) {
+void HeadValues(const DecodeChunk& chunk,
+                int32_t first,
+                int32_t heads,
+                LineFetcher& fetcher) {
   const int64_t stride = kPartialHeader + chunk.layout->padded_d;
   float* out = chunk.partial + first * stride + kPartialHeader;
   switch (heads) {
     case 1:
-      return ChunkValues<1, Value>(chunk, first, out, stride);
+      return ChunkValues<1, Value>(chunk, first, fetcher, out, stride);
     case 2:
-      return ChunkValues<2, Value>(chunk, first, out, stride);
+      return ChunkValues<2, Value>(chunk, first, fetcher, out, stride);
     case 3:
-      return ChunkValues<3, Value>(chunk, first, out, stride);
+      return ChunkValues<3, Value>(chunk, first, fetcher, out, stride);
     default:
-      return ChunkValues<4, Value>(chunk, first, out, stride);
+      return ChunkValues<4, Value>(chunk, first, fetcher, out, stride);
   }
 }
 
 // Softmax of one head's logits over the chunk, into the partial's header.
 void ChunkSoftmax(const DecodeChunk& chunk,
                   const int32_t* positions,
-                  int32_t head) {
+                  int32_t head,
+                  LineFetcher& fetcher) {
   float* x = chunk.logits + int64_t{head} * kDecodeChunk;
+  LineFetcher local = fetcher;
+  const auto fetch = [&local] {
+    local.Fetch();
+    local.Fetch();
+  };
   const RowSums sums =
       chunk.score.enabled
           ? ScoredSoftmax(chunk.score, x, chunk.slots,
                           ListedPositions{positions}, chunk.words[head],
-                          chunk.numerators + head * chunk.numerators_stride)
+                          chunk.numerators + head * chunk.numerators_stride,
+                          fetch)
           : CleanSoftmax(x, chunk.slots);
+  fetcher = local;
   float* header =
       chunk.partial + int64_t{head} * (kPartialHeader + chunk.layout->padded_d);
   header[kMax] = sums.max;
@@ -174,17 +203,20 @@ float NoisyLead(const float* a, const float* b) {
   return (a[kMax] - b[kMax]) + (a[kLargest] - b[kLargest]);
 }
 
-// row[0, count) += x; the row may end inside the vector, and what follows it
+// row[0, count) = x; the row may end inside the vector, and what follows it
 // belongs to another thread.
-void AddToRow(VF x, int32_t count, float* row) {
+void SetRow(VF x, int32_t count, float* row) {
   const int32_t lanes = count < kLanes ? count : kLanes;
-  for (int32_t i = 0; i < lanes; ++i) row[i] += x[i];
+  for (int32_t i = 0; i < lanes; ++i) row[i] = x[i];
 }
 
-// Adds one head's noisy softmax to the page scores, or to the row's.
-void AddScores(const DecodeCombine& combine, int32_t head, int32_t chunks) {
-  const HeadLayout& layout = *combine.layout;
-  const int64_t width = kPartialHeader + layout.padded_d;
+// What a chunk's numerators of one head count in the whole row: to
+// shares[chunk].
+void ChunkShares(const DecodeCombine& combine,
+                 int32_t head,
+                 int32_t chunks,
+                 float* shares) {
+  const int64_t width = kPartialHeader + combine.layout->padded_d;
   const float* first = combine.partial + head * width;
   const int64_t stride = combine.group * width;
   const float* top = first;
@@ -193,36 +225,41 @@ void AddScores(const DecodeCombine& combine, int32_t head, int32_t chunks) {
     if (NoisyLead(partial, top) > 0.0F) top = partial;
   }
   const float inverse_tau = InverseTau(combine.score.tau);
-  const auto weight = [top, inverse_tau](const float* partial) {
-    return ExpOne(NoisyLead(partial, top) * inverse_tau);
-  };
   float sum = 0.0F;
   for (int32_t c = 0; c < chunks; ++c) {
     const float* partial = first + c * stride;
-    sum += weight(partial) * partial[kNoisySum];
+    shares[c] = ExpOne(NoisyLead(partial, top) * inverse_tau);
+    sum += shares[c] * partial[kNoisySum];
   }
   const float inverse = 1.0F / sum;
-  const float* numerators =
-      combine.numerators + head * combine.numerators_stride;
-  for (int32_t c = 0; c < chunks; ++c) {
-    const VF share = Set(weight(first + c * stride) * inverse);
-    const int32_t begin = c * kDecodeChunk;
-    const int32_t end = combine.slots - begin < kDecodeChunk
-                            ? combine.slots
-                            : begin + kDecodeChunk;
-    if (combine.row_scores != nullptr) {
-      for (int32_t slot = begin; slot < end; slot += kLanes) {
-        AddToRow(Load(numerators + slot) * share, end - slot,
-                 combine.row_scores + slot);
-      }
-      continue;
+  for (int32_t c = 0; c < chunks; ++c) shares[c] *= inverse;
+}
+
+// Adds the noisy softmax of the heads, in order, to the page scores or to the
+// row's.
+void AddScores(const DecodeCombine& combine, int32_t chunks) {
+  for (int32_t j = 0; j < combine.group; ++j) {
+    ChunkShares(combine, j, chunks, combine.shares + int64_t{j} * chunks);
+  }
+  for (int32_t slot = 0; slot < combine.slots; slot += kLanes) {
+    float* scores =
+        combine.row_scores != nullptr
+            ? nullptr
+            : reinterpret_cast<float*>(Block(combine.pages, slot / kSlots) +
+                                       combine.layout->score_offset) +
+                  slot % kSlots;
+    VF sum = scores == nullptr ? Zero() : Load(scores);
+    const float* share = combine.shares + slot / kDecodeChunk;
+    const float* numerators = combine.numerators + slot;
+    for (int32_t j = 0; j < combine.group; ++j) {
+      sum = Fma(Load(numerators), Set(*share), sum);
+      numerators += combine.numerators_stride;
+      share += chunks;
     }
-    for (int32_t slot = begin; slot < end; slot += kLanes) {
-      float* scores =
-          reinterpret_cast<float*>(Block(combine.pages, slot / kSlots) +
-                                   layout.score_offset) +
-          slot % kSlots;
-      Store(Fma(Load(numerators + slot), share, Load(scores)), scores);
+    if (scores != nullptr) {
+      Store(sum, scores);
+    } else {
+      SetRow(sum, combine.slots - slot, combine.row_scores + slot);
     }
   }
 }
@@ -240,29 +277,29 @@ void AttendChunk(const DecodeChunk& chunk) {
           kSlots * sizeof(int32_t));
     }
   }
+  LineFetcher fetcher(chunk.ahead, chunk.ahead_pages, chunk.ahead_bytes);
   for (int32_t first = 0; first < chunk.group; first += kMaxHeads) {
     const int32_t heads =
         chunk.group - first < kMaxHeads ? chunk.group - first : kMaxHeads;
-    HeadLogits(chunk, first, heads);
+    HeadLogits(chunk, first, heads, fetcher);
     for (int32_t j = first; j < first + heads; ++j) {
-      ChunkSoftmax(chunk, positions, j);
+      ChunkSoftmax(chunk, positions, j, fetcher);
     }
     if (layout.bf16) {
-      HeadValues<uint16_t>(chunk, first, heads);
+      HeadValues<uint16_t>(chunk, first, heads, fetcher);
     } else {
-      HeadValues<float>(chunk, first, heads);
+      HeadValues<float>(chunk, first, heads, fetcher);
     }
   }
 }
 
 void CombineChunks(const DecodeCombine& combine) {
   const int32_t chunks = (combine.slots + kDecodeChunk - 1) / kDecodeChunk;
-  for (int32_t i = 0; combine.row_scores != nullptr && i < combine.slots; ++i) {
-    combine.row_scores[i] = 0.0F;
-  }
-  for (int32_t j = 0; j < combine.group; ++j) {
-    CombineOutput(combine, j, chunks);
-    if (combine.score.enabled) AddScores(combine, j, chunks);
+  for (int32_t j = 0; j < combine.group; ++j) CombineOutput(combine, j, chunks);
+  if (combine.score.enabled) {
+    AddScores(combine, chunks);
+  } else if (combine.row_scores != nullptr) {
+    for (int32_t i = 0; i < combine.slots; ++i) combine.row_scores[i] = 0.0F;
   }
 }
 
@@ -278,7 +315,9 @@ void FillNoise(NoiseWords words,
     const int64_t lanes = count - i < kLanes ? count - i : kLanes;
     for (int64_t j = 0; j < lanes; ++j) keys[j] = positions[i + j];
     float zeta[kLanes];
-    DrawNoise<kNoise, false>(ListedPositions{keys}, words, kLanes, zeta);
+    const auto nothing = [] {};
+    DrawNoise<kNoise, false>(ListedPositions{keys}, words, kLanes, zeta,
+                             nothing);
     for (int64_t j = 0; j < lanes; ++j) out[i + j] = zeta[j];
   }
 }

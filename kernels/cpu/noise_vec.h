@@ -17,23 +17,44 @@ inline VI Iota() {
 
 inline VF NegativeInfinity() { return BitsToFloat(SetBits(0xFF800000U)); }
 
-// ln x of normal x > 0, relative error below 3e-7 also near 1: x = 2^e (1 + m)
-// with 1 + m in [sqrt(1/2), sqrt(2)), and a minimax polynomial of ln(1 + m) /
-// m.
-inline VF Log(VF x) {
+// x = 2^e (1 + m) with 1 + m in [sqrt(1/2), sqrt(2)); x normal and > 0.
+struct LogParts {
+  VF e;
+  VF m;
+};
+KF_SIMD_INLINE LogParts SplitForLog(VF x) {
   const VU bits = FloatToBits(x);
   const VU scaled = bits - SetBits(0x3F3504F3U);
-  const VF e = __builtin_convertvector(reinterpret_cast<VI>(scaled) >> 23, VF);
-  const VF m = BitsToFloat(bits - (scaled & SetBits(0xFF800000U))) - Set(1.0F);
-  VF p = Set(-0.10106896F);
-  p = Fma(p, m, Set(0.16222581F));
-  p = Fma(p, m, Set(-0.1725083F));
-  p = Fma(p, m, Set(0.19900165F));
-  p = Fma(p, m, Set(-0.24969909F));
-  p = Fma(p, m, Set(0.3333506F));
-  p = Fma(p, m, Set(-0.50000364F));
-  p = Fma(p, m, Set(0.99999994F));
-  return Fma(e, Set(0.693147181F), p * m);
+  return {__builtin_convertvector(reinterpret_cast<VI>(scaled) >> 23, VF),
+          BitsToFloat(bits - (scaled & SetBits(0xFF800000U))) - Set(1.0F)};
+}
+
+// -ln x by a minimax polynomial of ln(1 + m) / m: relative error below 1.5e-6,
+// also near 1.
+KF_SIMD_INLINE VF MinusLog(VF x) {
+  const LogParts parts = SplitForLog(x);
+  const VF m = parts.m;
+  VF p = Set(-0.118961044F);
+  p = Fma(p, m, Set(0.186678544F));
+  p = Fma(p, m, Set(-0.204963297F));
+  p = Fma(p, m, Set(0.249097437F));
+  p = Fma(p, m, Set(-0.333145082F));
+  p = Fma(p, m, Set(0.500011146F));
+  p = Fma(p, m, Set(-1.00000095F));
+  return Fma(parts.e, Set(-0.693147181F), p * m);
+}
+
+// -ln x where an absolute error below 2e-6 will do.
+KF_SIMD_INLINE VF MinusLogRough(VF x) {
+  const LogParts parts = SplitForLog(x);
+  const VF m = parts.m;
+  VF p = Set(0.143198505F);
+  p = Fma(p, m, Set(-0.223300695F));
+  p = Fma(p, m, Set(0.254724652F));
+  p = Fma(p, m, Set(-0.332258731F));
+  p = Fma(p, m, Set(0.499850512F));
+  p = Fma(p, m, Set(-1.00001276F));
+  return Fma(parts.e, Set(-0.693147181F), p * m);
 }
 
 inline VF SquareRoot(VF x) {
@@ -114,22 +135,26 @@ struct ListedPositions {
 // noise.h, within 1e-5. With kUnitGumbel, e^-zeta = -ln u. Each step has a loop
 // of its own: a vector's steps wait for each other, and only in a short loop
 // does the machine find the next vectors to fill the waiting.
-template <int kNoise, bool kUnitGumbel, typename Positions>
+template <int kNoise, bool kUnitGumbel, typename Positions, typename Meanwhile>
 inline void DrawNoise(const Positions& positions,
                       NoiseWords words,
                       int64_t count,
-                      float* out) {
+                      float* out,
+                      const Meanwhile& meanwhile) {
   if constexpr (kNoise == kGumbelNoise || kNoise == kGaussianNoise) {
     for (int64_t i = 0; i < count; i += kLanes) {
       Store(NoiseU(words, positions(i)), out + i);
+      meanwhile();
     }
     for (int64_t i = 0; i < count; i += kLanes) {
-      Store(-Log(Load(out + i)), out + i);
+      Store(MinusLog(Load(out + i)), out + i);
+      meanwhile();
     }
   }
   if constexpr (kNoise == kGumbelNoise && !kUnitGumbel) {
     for (int64_t i = 0; i < count; i += kLanes) {
-      Store(-Log(Load(out + i)), out + i);
+      Store(MinusLogRough(Load(out + i)), out + i);
+      meanwhile();
     }
   } else if constexpr (kNoise == kGaussianNoise) {
     for (int64_t i = 0; i < count; i += kLanes) {
@@ -177,25 +202,27 @@ inline RowSums CleanSoftmax(float* x, int64_t count) {
 }
 
 // As CleanSoftmax, and exp((x - max + zeta - largest) / tau) to `noisy`.
-template <int kNoise, bool kUnitTau, typename Positions>
+template <int kNoise, bool kUnitTau, typename Positions, typename Meanwhile>
 inline RowSums NoisySoftmax(float* x,
                             int64_t count,
                             const Positions& positions,
                             NoiseWords words,
                             float tau,
-                            float* noisy) {
+                            float* noisy,
+                            const Meanwhile& meanwhile) {
   constexpr bool kUnitNone = kUnitTau && kNoise == kNoNoise;
   constexpr bool kUnitGumbel = kUnitTau && kNoise == kGumbelNoise;
   const float max = MaskTailAndMax(x, count);
   const VF inverse_tau = Set(InverseTau(tau));
   const bool own_max = tau < kSmallTau;
   if constexpr (!kUnitNone) {
-    DrawNoise<kNoise, kUnitGumbel>(positions, words, count, noisy);
+    DrawNoise<kNoise, kUnitGumbel>(positions, words, count, noisy, meanwhile);
   }
   VF sum = Zero();
   VF noisy_sum = Zero();
   VF top = NegativeInfinity();
   for (int64_t i = 0; i < count; i += kLanes) {
+    meanwhile();
     const VF below = Load(x + i) - Set(max);
     const VF e = Exp(below);
     Store(e, x + i);
@@ -230,32 +257,33 @@ inline RowSums NoisySoftmax(float* x,
   return {max, ReduceAdd(sum), largest, ReduceAdd(noisy_sum)};
 }
 
-template <typename Positions>
+template <typename Positions, typename Meanwhile>
 inline RowSums ScoredSoftmax(const ScoreSpec& score,
                              float* x,
                              int64_t count,
                              const Positions& positions,
                              NoiseWords words,
-                             float* noisy) {
+                             float* noisy,
+                             const Meanwhile& meanwhile) {
   const float tau = score.tau;
   const bool unit = tau == 1.0F;
   switch (score.noise) {
     case kGumbelNoise:
       return unit ? NoisySoftmax<kGumbelNoise, true>(x, count, positions, words,
-                                                     tau, noisy)
-                  : NoisySoftmax<kGumbelNoise, false>(x, count, positions,
-                                                      words, tau, noisy);
+                                                     tau, noisy, meanwhile)
+                  : NoisySoftmax<kGumbelNoise, false>(
+                        x, count, positions, words, tau, noisy, meanwhile);
     case kGaussianNoise:
       return NoisySoftmax<kGaussianNoise, false>(x, count, positions, words,
-                                                 tau, noisy);
+                                                 tau, noisy, meanwhile);
     case kConstantNoise:
       return NoisySoftmax<kConstantNoise, false>(x, count, positions, words,
-                                                 tau, noisy);
+                                                 tau, noisy, meanwhile);
     default:
       return unit ? NoisySoftmax<kNoNoise, true>(x, count, positions, words,
-                                                 tau, noisy)
+                                                 tau, noisy, meanwhile)
                   : NoisySoftmax<kNoNoise, false>(x, count, positions, words,
-                                                  tau, noisy);
+                                                  tau, noisy, meanwhile);
   }
 }
 

@@ -62,13 +62,13 @@ void RotateAndPack(const HeadLayout& layout,
 // All logits of one query head, [rows][keys rounded up to pages].
 void TileLogits(const PromptTile& tile, const uint32_t* q, int32_t pages) {
   const HeadLayout& layout = *tile.layout;
-  const QkWork work = {
-      tile.keys,    pages,        q,           tile.rows,
-      layout.steps, layout.scale, tile.logits, tile.logits_stride};
+  const QkWork work = {tile.keys,    pages,       q,
+                       layout.steps, tile.rows,   layout.steps,
+                       layout.scale, tile.logits, tile.logits_stride};
   if (layout.bf16) {
-    QkLogits<kQkRows, kQkPages, true, false>(work);
+    QkLogits<kQkRows, kQkPages, true>(work, NoAhead{});
   } else {
-    QkLogits<kQkRows, kQkPages, false, false>(work);
+    QkLogits<kQkRows, kQkPages, false>(work, NoAhead{});
   }
 }
 
@@ -111,9 +111,9 @@ void AddBlock(const PromptTile& tile,
       }
     }
     const float* values = tile.values + channel;
-    PvTile<kPvRows, kVecs, false>(tile.logits + r * tile.logits_stride + first,
-                                  tile.logits_stride, values, values, width,
-                                  slots, acc);
+    PvTile<kPvRows, kVecs>(tile.logits + r * tile.logits_stride + first,
+                           tile.logits_stride, values, values, width, slots,
+                           acc, NoAhead{});
 #pragma GCC unroll 16
     for (int i = 0; i < kPvRows; ++i) {
 #pragma GCC unroll 16

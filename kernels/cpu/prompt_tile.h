@@ -27,9 +27,9 @@ inline void TileSoftmax(const PromptTile& tile,
     if (!scored) {
       inverse[r] = 1.0F / CleanSoftmax(x, count).sum;
     } else {
-      const RowSums sums =
-          ScoredSoftmax(tile.score, x, count, CountedPositions{},
-                        tile.words[head * kTileRows + r], tile.numerators);
+      const RowSums sums = ScoredSoftmax(
+          tile.score, x, count, CountedPositions{},
+          tile.words[head * kTileRows + r], tile.numerators, [] {});
       inverse[r] = 1.0F / sums.sum;
       const VF share = Set(1.0F / sums.noisy_sum);
       for (int32_t i = 0; i < count; i += kLanes) {

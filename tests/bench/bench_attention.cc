@@ -4,14 +4,18 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <memory>
+#include <cstring>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/core/aligned.h"
+#include "kernels/core/status.h"
 #include "kernels/core/thread_pool.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/rope.h"
@@ -38,14 +42,22 @@ std::vector<float> RandomRows(int64_t count) {
   return values;
 }
 
-// A pool whose pages are written once, so that they are really there.
+// A pool whose pages are written once, so that they are really there; on huge
+// pages where the system has them, as the server's.
 struct Pages {
   Pages(const AttentionShape& shape, int64_t count)
-      : bytes(static_cast<size_t>(count) * cpu::PageBytes(shape)), list() {
+      : bytes(count * static_cast<int64_t>(cpu::PageBytes(shape))) {
+    auto memory =
+        AlignedBytes::Allocate(static_cast<size_t>(bytes), "cache pages");
+    KF_CHECK(memory.ok());
+    pool.emplace(std::move(*memory));
+    std::memset(pool->data(), 0, pool->bytes());
     list.resize(static_cast<size_t>(count));
     std::iota(list.begin(), list.end(), 0);
   }
-  std::vector<std::byte> bytes;
+  std::byte* data() { return pool->data(); }
+  int64_t bytes;
+  std::optional<AlignedBytes> pool;
   std::vector<int32_t> list;
 };
 
@@ -73,7 +85,7 @@ void RunPrompt(benchmark::State& state,
   const PromptAttentionItem item = {
       .prompt_tokens = tokens,
       .rows = tokens,
-      .keys = {pages.bytes.data(), pages.list},
+      .keys = {pages.data(), pages.list},
       .score = {tau > 0.0F, NoiseKind::kGumbel, false, 1, 0, tau}};
   MedianTimer timer;
   for (auto _ : state) {
@@ -96,6 +108,71 @@ void RunPrompt(benchmark::State& state,
       (dtype == DType::kBF16 ? limits.bf16_flops : limits.f32_flops);
 }
 
+// Steps of sequences of `keys` keys. Layers are taken in turn, so that each
+// finds its pages in memory.
+class DecodeRig {
+ public:
+  DecodeRig(cpu::SimdLevel level,
+            int threads,
+            DType dtype,
+            int32_t sequences,
+            int32_t keys)
+      : rig(level, threads),
+        shape_(ShapeOf(dtype)),
+        sequences_(sequences),
+        keys_(keys),
+        pages_per_(keys / kPageTokens + 1),
+        step_bytes_(static_cast<int64_t>(cpu::PageBytes(shape_)) * pages_per_ *
+                    sequences),
+        layers_(std::max<int64_t>(2, kColdBytes / step_bytes_)),
+        pages_(shape_, layers_ * sequences * pages_per_),
+        qkv_(RandomRows(sequences * shape_.qkv_dim())),
+        out_(static_cast<size_t>(sequences * shape_.out_dim())) {}
+
+  int64_t step_bytes() const { return step_bytes_; }
+
+  // tau 0: not scored. With `evicts` the budget is full.
+  bool Step(float tau, bool evicts) {
+    std::vector<int32_t> free_slots(static_cast<size_t>(sequences_) * kKvHeads,
+                                    keys_);
+    std::vector<DecodeAttentionItem> items;
+    for (int32_t i = 0; i < sequences_; ++i) {
+      items.push_back(
+          {.position = 2 * keys_,
+           .held = keys_,
+           .budget = evicts ? keys_ : 2 * keys_,
+           .recent = keys_ / 3,
+           .cache = {pages_.data(),
+                     std::span(pages_.list)
+                         .subspan(static_cast<size_t>(
+                                      (layer_ * sequences_ + i) * pages_per_),
+                                  static_cast<size_t>(pages_per_))},
+           .free_slot = free_slots.data() + int64_t{i} * kKvHeads,
+           .score = {tau > 0.0F, NoiseKind::kGumbel, false, 1, 0, tau}});
+    }
+    layer_ = (layer_ + 1) % layers_;
+    const bool ok = cpu::DecodeAttention(rig.context, {shape_, 0, qkv_.data(),
+                                                       out_.data(), items})
+                        .ok();
+    benchmark::ClobberMemory();
+    return ok;
+  }
+
+  Rig rig;
+
+ private:
+  AttentionShape shape_;
+  int32_t sequences_;
+  int32_t keys_;
+  int64_t pages_per_;
+  int64_t step_bytes_;
+  int64_t layers_;
+  Pages pages_;
+  std::vector<float> qkv_;
+  std::vector<float> out_;
+  int64_t layer_ = 0;
+};
+
 void RunDecode(benchmark::State& state,
                cpu::SimdLevel level,
                int threads,
@@ -103,52 +180,45 @@ void RunDecode(benchmark::State& state,
                int32_t sequences,
                int32_t keys,
                float tau) {
-  Rig rig(level, threads);
-  const AttentionShape shape = ShapeOf(dtype);
-  // Layers are taken in turn, so that each finds its pages in memory.
-  const int64_t pages_per = keys / kPageTokens + 1;
-  const auto step_bytes =
-      static_cast<int64_t>(cpu::PageBytes(shape)) * pages_per * sequences;
-  const auto layers = std::max<int64_t>(1, kColdBytes / step_bytes);
-  Pages pages(shape, layers * sequences * pages_per);
-  std::vector<int32_t> free_slots(
-      static_cast<size_t>(layers * sequences * kKvHeads), keys);
-  std::vector<float> qkv = RandomRows(sequences * shape.qkv_dim());
-  std::vector<float> out(static_cast<size_t>(sequences * shape.out_dim()));
-  std::vector<DecodeAttentionItem> items;
-  for (int64_t i = 0; i < layers * sequences; ++i) {
-    items.push_back(
-        {.position = 2 * keys,
-         .held = keys,
-         .budget = keys,
-         .recent = keys / 3,
-         .cache = {pages.bytes.data(),
-                   std::span(pages.list)
-                       .subspan(static_cast<size_t>(i * pages_per),
-                                static_cast<size_t>(pages_per))},
-         .free_slot = free_slots.data() + i * kKvHeads,
-         .score = {tau > 0.0F, NoiseKind::kGumbel, false, 1, 0, tau}});
-  }
+  DecodeRig decode(level, threads, dtype, sequences, keys);
   MedianTimer timer;
-  size_t layer = 0;
   for (auto _ : state) {
     timer.Start();
-    const auto status = cpu::DecodeAttention(
-        rig.context,
-        {shape, 0, qkv.data(), out.data(),
-         std::span(items).subspan(layer * static_cast<size_t>(sequences),
-                                  static_cast<size_t>(sequences))});
-    if (!status.ok()) state.SkipWithError("DecodeAttention failed");
-    benchmark::ClobberMemory();
+    if (!decode.Step(tau, true)) state.SkipWithError("DecodeAttention failed");
     timer.Stop();
-    layer = (layer + 1) % static_cast<size_t>(layers);
   }
   const double seconds = timer.MedianSeconds();
-  const Limits& limits = MeasuredLimits(level, rig.pool);
+  const Limits& limits = MeasuredLimits(level, decode.rig.pool);
+  const auto bytes = static_cast<double>(decode.step_bytes());
   state.counters["us"] = seconds * 1e6;
-  state.counters["gb"] = static_cast<double>(step_bytes) / seconds * 1e-9;
-  state.counters["of_read"] =
-      static_cast<double>(step_bytes) / seconds / limits.read_bytes;
+  state.counters["gb"] = bytes / seconds * 1e-9;
+  state.counters["of_read"] = bytes / seconds / limits.read_bytes;
+}
+
+// What scoring and eviction take of decode attention at equal length: steps of
+// FULL and of KEYFORMER in turn, so that both meet the same machine.
+void RunScoringShare(benchmark::State& state,
+                     cpu::SimdLevel level,
+                     int threads,
+                     DType dtype,
+                     int32_t sequences,
+                     int32_t keys) {
+  DecodeRig decode(level, threads, dtype, sequences, keys);
+  MedianTimer full;
+  MedianTimer keyformer;
+  for (auto _ : state) {
+    full.Start();
+    bool ok = decode.Step(0.0F, false);
+    full.Stop();
+    keyformer.Start();
+    ok = decode.Step(1.5F, true) && ok;
+    keyformer.Stop();
+    if (!ok) state.SkipWithError("DecodeAttention failed");
+  }
+  state.counters["full_us"] = full.MedianSeconds() * 1e6;
+  state.counters["keyformer_us"] = keyformer.MedianSeconds() * 1e6;
+  state.counters["share"] =
+      1.0 - full.MedianSeconds() / keyformer.MedianSeconds();
 }
 
 std::string TauName(float tau) {
@@ -164,6 +234,14 @@ void Register() {
                                    std::string(cpu::NameOf(level)) +
                                    (dtype == DType::kF32 ? "/f32" : "/bf16") +
                                    "/threads:" + std::to_string(threads);
+        for (const int32_t sequences : {1, 8, 18}) {
+          const std::string name =
+              prefix + "/decode:" + std::to_string(sequences) + "x1024/share";
+          benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State&
+                                                             state) {
+            RunScoringShare(state, level, threads, dtype, sequences, 1024);
+          })->UseRealTime();
+        }
         for (const float tau : {0.0F, 1.0F, 1.5F}) {
           for (const int32_t tokens : {512, 2048}) {
             const std::string name = prefix +
