@@ -36,8 +36,9 @@ inline TileHeights HeightsOf(int64_t rows) {
 // The compiler does not know of all memory that the intrinsics read and write.
 inline void Settle() { __asm__ volatile("" ::: "memory"); }
 
-// Of ldtilecfg. Also sets all tiles to zero.
-inline void ShapeTiles(TileHeights heights) {
+// Of ldtilecfg, `rows` of each tile, 64 bytes wide. Also sets all tiles to
+// zero.
+inline void ConfigureTiles(const int64_t (&rows)[8]) {
   struct alignas(64) {
     uint8_t palette = 1;
     uint8_t start_row = 0;
@@ -45,16 +46,19 @@ inline void ShapeTiles(TileHeights heights) {
     uint16_t row_bytes[16] = {};
     uint8_t rows[16] = {};
   } shapes;
-  const int64_t upper = heights.upper;
-  const int64_t lower = heights.lower > 0 ? heights.lower : upper;
-  const int64_t rows[8] = {upper, upper, lower,      lower,
-                           upper, lower, kTilePairs, kTilePairs};
   for (int tile = 0; tile < 8; ++tile) {
     shapes.row_bytes[tile] = static_cast<uint16_t>(kTileLine);
     shapes.rows[tile] = static_cast<uint8_t>(rows[tile]);
   }
   Settle();
   _tile_loadconfig(&shapes);
+}
+
+inline void ShapeTiles(TileHeights heights) {
+  const int64_t upper = heights.upper;
+  const int64_t lower = heights.lower > 0 ? heights.lower : upper;
+  ConfigureTiles(
+      {upper, upper, lower, lower, upper, lower, kTilePairs, kTilePairs});
 }
 
 }  // namespace

@@ -11,118 +11,256 @@
 namespace kf::cpu::KF_SIMD_NS {
 namespace {
 
-// Adds or stores `rows` of a tile's sums; `columns` of W are left.
+// Steps from a tile's load back to its prefetch. A load from memory takes as
+// long as one to two steps; lines that come much earlier leave the first-level
+// cache again, since it is as large as the rows of x and a panel.
+constexpr int64_t kStepsAhead = 2;
+
+// A block's rows in tiles of the same height, so that one configuration serves
+// all. The last tile ends with the rows and may start in the one before it:
+// what both have is computed twice, to the same bits.
+struct RowTiles {
+  int64_t rows;
+  int64_t count;
+  int64_t height;
+
+  int64_t first_row(int64_t tile) const {
+    return tile * height < rows - height ? tile * height : rows - height;
+  }
+  // Of a tile's rows, those of the tile before.
+  int64_t shared(int64_t tile) const { return tile * height - first_row(tile); }
+};
+
+// Up to three tiles are done in one pass over the weights, more two by two.
+constexpr int64_t kTilesOfOnePass = 3;
+
+RowTiles CutRows(int64_t rows) {
+  int64_t count = (rows + kTileHeight - 1) / kTileHeight;
+  if (count > kTilesOfOnePass) count += count % 2;
+  return {rows, count, (rows + count - 1) / count};
+}
+
+// Panels side by side that share the loads of x.
+struct PanelGroup {
+  int64_t first;
+  int64_t pass;    // over its rows, from 0
+  int64_t passes;  // until all rows are done
+  bool last;       // of the block
+};
+
+template <int kTile>
+void StoreTile(float* to, int64_t row_bytes) {
+  static_assert(kTile >= 0 && kTile < 6);
+  // The intrinsic takes nothing but a literal.
+  if constexpr (kTile == 0) _tile_stored(0, to, row_bytes);
+  if constexpr (kTile == 1) _tile_stored(1, to, row_bytes);
+  if constexpr (kTile == 2) _tile_stored(2, to, row_bytes);
+  if constexpr (kTile == 3) _tile_stored(3, to, row_bytes);
+  if constexpr (kTile == 4) _tile_stored(4, to, row_bytes);
+  if constexpr (kTile == 5) _tile_stored(5, to, row_bytes);
+  Settle();
+}
+
+// Adds or stores the sums in kTile, of a tile of rows; `column` of the block.
+template <int kTile>
 void StoreSums(const LinearBlock& b,
-               const float* sums,
-               int64_t row,
-               int64_t rows,
+               const RowTiles& tiles,
+               int64_t row_tile,
                int64_t column) {
-  for (int64_t r = 0; r < rows; ++r) {
-    float* out = b.out + (row + r) * b.out_stride + column;
+  float* out = b.out + tiles.first_row(row_tile) * b.out_stride + column;
+  const bool whole = column + kPanelColumns <= b.columns;
+  if (whole && !b.add) {
+    StoreTile<kTile>(out, b.out_stride * static_cast<int64_t>(sizeof(float)));
+    return;
+  }
+  alignas(64) float sums[kTileHeight * kPanelColumns];
+  StoreTile<kTile>(sums, kLineBytes);
+  const int64_t first = tiles.shared(row_tile);
+  out += first * b.out_stride;
+  for (int64_t r = first; r < tiles.height; ++r, out += b.out_stride) {
     const VF sum = Load(sums + r * kPanelColumns);
-    if (column + kPanelColumns <= b.columns) {
-      Store(b.add ? Load(out) + sum : sum, out);
+    if (whole) {
+      Store(Load(out) + sum, out);
     } else {
       StorePart(sum, b.columns - column, b.add, out);
     }
   }
 }
 
-// Two row tiles and one or two panels; without a lower tile its sums (2 and 3)
-// are not touched.
-template <bool kLower, bool kRight>
-void Tiles(const LinearBlock& b,
-           int64_t row,
-           TileHeights heights,
-           int64_t panel,
-           int64_t ahead) {
-  const char* x = static_cast<const char*>(b.x) + row * b.x_row_bytes;
-  const char* below = x + kTileHeight * b.x_row_bytes;
-  const char* left = static_cast<const char*>(b.panels) + panel * b.panel_bytes;
-  const char* right = left + b.panel_bytes;
-  const int64_t ahead_bytes = ahead * b.panel_bytes;
-  alignas(64) char last[2 * kTileBytes];
-  _tile_zero(0);
-  if constexpr (kRight) _tile_zero(1);
-  if constexpr (kLower) _tile_zero(2);
-  if constexpr (kLower && kRight) _tile_zero(3);
-  for (int64_t step = 0; step < b.steps; step += kTilePairs) {
-    const char* w[2] = {left + step * kLineBytes, right + step * kLineBytes};
-    if (ahead != 0) {
+// Fetches what of `panels` will be read: in the only pass over a group what the
+// loads themselves reach soon, into the nearest cache; else in each pass a part
+// of the next group, into the second, from where the first pass reads it. GCC
+// takes a function that only prefetches for one without effects, and drops the
+// calls, unless it is inlined first.
+template <int kPanels>
+[[gnu::always_inline]] inline void Fetch(const LinearBlock& b,
+                                         const PanelGroup& group,
+                                         const char* const (&panels)[kPanels],
+                                         int64_t step) {
+  const int64_t next_group = kPanels * b.panel_bytes;
+  if (group.passes == 1) {
+    int64_t offset = (step + kStepsAhead * kTilePairs) * kLineBytes;
+    if (offset >= b.panel_bytes) {
+      if (group.last) return;
+      const int64_t after = b.panel_bytes % kTileBytes;
+      offset +=
+          next_group - b.panel_bytes - (after > 0 ? kTileBytes - after : 0);
+    }
+    for (int p = 0; p < kPanels; ++p) {
       for (int64_t line = 0; line < kTilePairs; ++line) {
-        __builtin_prefetch(w[0] + ahead_bytes + line * kLineBytes);
-        if constexpr (kRight) {
-          __builtin_prefetch(w[1] + ahead_bytes + line * kLineBytes);
-        }
+        __builtin_prefetch(panels[p] + offset + line * kLineBytes);
       }
     }
+    return;
+  }
+  if (group.last) return;
+  const int64_t offset = step * kLineBytes + next_group;
+  const int64_t end = (group.pass + 1) * kTilePairs / group.passes;
+  for (int64_t line = group.pass * kTilePairs / group.passes; line < end;
+       ++line) {
+    for (int p = 0; p < kPanels; ++p) {
+      __builtin_prefetch(panels[p] + offset + line * kLineBytes, 0, 2);
+    }
+  }
+}
+
+// Sums of one row tile x 1, 2 or 4 panels (tiles 0 to 3), of two x 1 or 2 (the
+// second's in 2 and 3), or of three x 1 or 2 (the third's in 4 and 5, which
+// leaves one tile for x and one for the weights).
+template <int kRowTiles, int kPanels>
+void Tiles(const LinearBlock& b,
+           const PanelGroup& group,
+           const RowTiles& tiles,
+           int64_t row_tile) {
+  static_assert(kRowTiles <= 3 && kPanels <= (kRowTiles == 1 ? 4 : 2));
+  const char* x[kRowTiles];
+  for (int r = 0; r < kRowTiles; ++r) {
+    x[r] = static_cast<const char*>(b.x) +
+           tiles.first_row(row_tile + r) * b.x_row_bytes;
+  }
+  const char* panels[kPanels];
+  for (int p = 0; p < kPanels; ++p) {
+    panels[p] =
+        static_cast<const char*>(b.panels) + (group.first + p) * b.panel_bytes;
+  }
+  alignas(64) char rest[kPanels * kTileBytes];
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  if constexpr (kRowTiles == 3) {
+    _tile_zero(4);
+    _tile_zero(5);
+  }
+  for (int64_t step = 0; step < b.steps; step += kTilePairs) {
+    Fetch(b, group, panels, step);
+    const char* w[kPanels];
+    for (int p = 0; p < kPanels; ++p) w[p] = panels[p] + step * kLineBytes;
     const int64_t pairs = b.steps - step;
     if (pairs < kTilePairs) {
       // What follows a panel's end is another's, and 0 times it may be NaN.
       const auto bytes = static_cast<unsigned long>(pairs * kLineBytes);
-      __builtin_memset(last, 0, sizeof(last));
-      __builtin_memcpy(last, w[0], bytes);
-      if constexpr (kRight) __builtin_memcpy(last + kTileBytes, w[1], bytes);
-      w[0] = last;
-      w[1] = last + kTileBytes;
+      __builtin_memset(rest, 0, sizeof(rest));
+      for (int p = 0; p < kPanels; ++p) {
+        __builtin_memcpy(rest + p * kTileBytes, w[p], bytes);
+        w[p] = rest + p * kTileBytes;
+      }
       Settle();
     }
     const int64_t offset = step * 4;
-    _tile_loadd(4, x + offset, b.x_row_bytes);
-    _tile_loadd(6, w[0], kLineBytes);
-    _tile_dpbf16ps(0, 4, 6);
-    if constexpr (kRight) {
-      _tile_loadd(7, w[1], kLineBytes);
-      _tile_dpbf16ps(1, 4, 7);
+    if constexpr (kRowTiles == 3) {
+      _tile_loadd(7, w[0], kLineBytes);
+      _tile_loadd(6, x[0] + offset, b.x_row_bytes);
+      _tile_dpbf16ps(0, 6, 7);
+      _tile_loadd(6, x[1] + offset, b.x_row_bytes);
+      _tile_dpbf16ps(2, 6, 7);
+      _tile_loadd(6, x[2] + offset, b.x_row_bytes);
+      _tile_dpbf16ps(4, 6, 7);
+      if constexpr (kPanels == 2) {
+        _tile_loadd(7, w[1], kLineBytes);
+        _tile_dpbf16ps(5, 6, 7);
+        _tile_loadd(6, x[1] + offset, b.x_row_bytes);
+        _tile_dpbf16ps(3, 6, 7);
+        _tile_loadd(6, x[0] + offset, b.x_row_bytes);
+        _tile_dpbf16ps(1, 6, 7);
+      }
+    } else {
+      _tile_loadd(4, x[0] + offset, b.x_row_bytes);
+      _tile_loadd(6, w[0], kLineBytes);
+      _tile_dpbf16ps(0, 4, 6);
+      if constexpr (kPanels >= 2) {
+        _tile_loadd(7, w[1], kLineBytes);
+        _tile_dpbf16ps(1, 4, 7);
+      }
+      if constexpr (kPanels == 4) {
+        _tile_loadd(6, w[2], kLineBytes);
+        _tile_dpbf16ps(2, 4, 6);
+        _tile_loadd(7, w[3], kLineBytes);
+        _tile_dpbf16ps(3, 4, 7);
+      }
+      if constexpr (kRowTiles == 2) {
+        _tile_loadd(5, x[1] + offset, b.x_row_bytes);
+        _tile_dpbf16ps(2, 5, 6);
+        if constexpr (kPanels == 2) _tile_dpbf16ps(3, 5, 7);
+      }
     }
-    if constexpr (kLower) {
-      _tile_loadd(5, below + offset, b.x_row_bytes);
-      _tile_dpbf16ps(2, 5, 6);
-      if constexpr (kRight) _tile_dpbf16ps(3, 5, 7);
+  }
+  const int64_t column = group.first * kPanelColumns;
+  StoreSums<0>(b, tiles, row_tile, column);
+  if constexpr (kPanels >= 2) {
+    StoreSums<1>(b, tiles, row_tile, column + kPanelColumns);
+  }
+  if constexpr (kPanels == 4) {
+    StoreSums<2>(b, tiles, row_tile, column + 2 * kPanelColumns);
+    StoreSums<3>(b, tiles, row_tile, column + 3 * kPanelColumns);
+  }
+  if constexpr (kRowTiles >= 2) {
+    StoreSums<2>(b, tiles, row_tile + 1, column);
+    if constexpr (kPanels == 2) {
+      StoreSums<3>(b, tiles, row_tile + 1, column + kPanelColumns);
     }
   }
-  alignas(64) float sums[kTileHeight * kPanelColumns];
-  const int64_t column = panel * kPanelColumns;
-  const int64_t lower = row + kTileHeight;
-  _tile_stored(0, sums, kLineBytes);
-  Settle();
-  StoreSums(b, sums, row, heights.upper, column);
-  if constexpr (kRight) {
-    _tile_stored(1, sums, kLineBytes);
-    Settle();
-    StoreSums(b, sums, row, heights.upper, column + kPanelColumns);
+  if constexpr (kRowTiles == 3) {
+    StoreSums<4>(b, tiles, row_tile + 2, column);
+    if constexpr (kPanels == 2) {
+      StoreSums<5>(b, tiles, row_tile + 2, column + kPanelColumns);
+    }
   }
-  if constexpr (kLower) {
-    _tile_stored(2, sums, kLineBytes);
-    Settle();
-    StoreSums(b, sums, lower, heights.lower, column);
-  }
-  if constexpr (kLower && kRight) {
-    _tile_stored(3, sums, kLineBytes);
-    Settle();
-    StoreSums(b, sums, lower, heights.lower, column + kPanelColumns);
-  }
+}
+
+// All panels, kPanels at a time, for all rows.
+template <int kRowTiles, int kPanels>
+void Groups(const LinearBlock& b, const RowTiles& tiles) {
+  const int64_t panels = (b.columns + kPanelColumns - 1) / kPanelColumns;
+  PanelGroup group = {
+      .first = 0, .pass = 0, .passes = tiles.count / kRowTiles, .last = false};
+  const auto rows = [&]<int kCount>() {
+    group.last = group.first + kCount >= panels;
+    for (group.pass = 0; group.pass < group.passes; ++group.pass) {
+      Tiles<kRowTiles, kCount>(b, group, tiles, group.pass * kRowTiles);
+    }
+    group.first += kCount;
+  };
+  while (group.first + kPanels <= panels) rows.template operator()<kPanels>();
+  while (group.first < panels) rows.template operator()<1>();
 }
 
 }  // namespace
 
+// Few rows leave tiles for more panels, whose lines are as many more streams
+// from memory.
 void LinearTiles(const LinearBlock& b) {
-  const int64_t panels = (b.columns + kPanelColumns - 1) / kPanelColumns;
-  TileHeights shaped;
-  for (int64_t panel = 0; panel < panels; panel += 2) {
-    const bool right = panel + 1 < panels;
-    for (int64_t row = 0; row < b.rows; row += 2 * kTileHeight) {
-      const TileHeights heights = HeightsOf(b.rows - row);
-      if (heights.upper != shaped.upper || heights.lower != shaped.lower) {
-        ShapeTiles(heights);
-        shaped = heights;
-      }
-      const bool fetch = row + 2 * kTileHeight >= b.rows && panel + 3 < panels;
-      const auto tiles =
-          heights.lower > 0
-              ? (right ? Tiles<true, true> : Tiles<true, false>)
-              : (right ? Tiles<false, true> : Tiles<false, false>);
-      tiles(b, row, heights, panel, fetch ? 2 : 0);
+  const RowTiles tiles = CutRows(b.rows);
+  const int64_t h = tiles.height;
+  if (tiles.count == 3) {
+    ConfigureTiles({h, h, h, h, h, h, h, kTilePairs});
+    Groups<3, 2>(b, tiles);
+  } else {
+    ConfigureTiles({h, h, h, h, h, h, kTilePairs, kTilePairs});
+    if (tiles.count == 1) {
+      Groups<1, 4>(b, tiles);
+    } else {
+      Groups<2, 2>(b, tiles);
     }
   }
   _tile_release();

@@ -84,6 +84,29 @@ TEST_P(LinearInvarianceTest, EveryBatchSizePlaceAndThreadCount) {
   }
 }
 
+// Blocks of rows that overlap may store a row twice, but not add it.
+TEST_P(LinearInvarianceTest, AddedOnceInEveryBatchSize) {
+  constexpr int64_t kMost = 97;
+  auto backend = Create(2);
+  auto packed = Load(*backend);
+  const std::vector<float> x = RandomValues(kMost * kIn, 23);
+  const std::vector<float> before = RandomValues(kMost * kOut, 24);
+  std::vector<float> product(kMost * kOut);
+  ASSERT_THAT(backend->Linear(*packed, x.data(), kMost, product.data()),
+              IsOk());
+  for (int64_t rows = 1; rows <= kMost; ++rows) {
+    std::vector<float> sum = before;
+    ASSERT_THAT(backend->LinearAdd(*packed, x.data(), rows, sum.data()),
+                IsOk());
+    for (int64_t i = 0; i < kMost * kOut; ++i) {
+      const auto at = static_cast<size_t>(i);
+      const float want =
+          i < rows * kOut ? before[at] + product[at] : before[at];
+      ASSERT_EQ(sum[at], want) << rows << " rows, element " << i;
+    }
+  }
+}
+
 TEST_P(LinearInvarianceTest, RowBlocksOfPrompts) {
   const std::vector<std::string> alone = Alone();
   auto backend = Create(2);
