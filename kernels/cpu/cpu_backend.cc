@@ -22,9 +22,12 @@ namespace {
 // More threads than any machine of today has cores.
 constexpr int kMaxThreads = 1024;
 
-// Rows are handed to the threads in pieces of about this many values; fewer in
-// all are done in place, since a region costs about 2 us.
+// Rows are handed to the threads in equal pieces of at least this many values;
+// what makes one piece is done in place, since a region costs about 2 us, and
+// as many values of a norm no more than that.
 constexpr int64_t kRowPiece = 16384;
+// An exponential and a division take as long as so many values of a norm.
+constexpr int64_t kSwiGluCost = 2;
 
 class CpuBuffer : public Buffer {
  public:
@@ -147,7 +150,7 @@ class CpuBackend : public Backend {
                       int64_t rows,
                       int64_t width,
                       float* out) override {
-    ForRows(rows, width, [&](int64_t row) {
+    ForRows(rows, kSwiGluCost * width, [&](int64_t row) {
       const float* gate = x + row * 2 * width;
       kernels_.swiglu(gate, gate + width, width, out + row * width);
     });
@@ -205,13 +208,14 @@ class CpuBackend : public Backend {
                            .add = add});
   }
 
-  // fn(row) for each row of `width` values.
+  // fn(row) for each row, which costs as much as a norm of `values` values.
   template <typename Fn>
-  void ForRows(int64_t rows, int64_t width, const Fn& fn) {
-    const int64_t piece = std::max<int64_t>(1, kRowPiece / width);
-    pool_.ParallelFor((rows + piece - 1) / piece, [&](int64_t index, int) {
-      const int64_t end = std::min(rows, (index + 1) * piece);
-      for (int64_t row = index * piece; row < end; ++row) fn(row);
+  void ForRows(int64_t rows, int64_t values, const Fn& fn) {
+    const int64_t pieces = std::clamp<int64_t>(rows * values / kRowPiece, 1,
+                                               std::max<int64_t>(rows, 1));
+    pool_.ParallelFor(pieces, [&](int64_t index, int) {
+      const int64_t end = rows * (index + 1) / pieces;
+      for (int64_t row = rows * index / pieces; row < end; ++row) fn(row);
     });
   }
 

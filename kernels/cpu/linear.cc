@@ -28,8 +28,10 @@ int64_t PanelsOfBlock(int64_t panels, int64_t row_blocks, int threads) {
 // From here on widening the weights of a block once pays.
 constexpr int64_t kWidenRows = 24;
 
-// Below this many values a region costs more than rounding them in place.
-constexpr int64_t kPackInline = 16384;
+// Values that take a thread about as long as a region costs, 2 us. Fewer than
+// twice as many are done in place.
+constexpr int64_t kRoundPiece = 16384;
+constexpr int64_t kQuantizePiece = 8192;
 
 // The rows of x in the form that the kernels of a format read.
 struct PackedRows {
@@ -51,14 +53,15 @@ absl::StatusOr<PackedRows> PackRows(const LinearContext& context,
       bf16 ? context.dense.pack_row : context.groups.quantize_row;
   KF_ASSIGN_OR_RETURN(std::byte * packed,
                       context.scratch.Take<std::byte>(args.rows * row_bytes));
-  const auto pack = [&](int64_t row, int) {
-    pack_row(args.x + row * in, in, packed + row * row_bytes);
-  };
-  if (args.rows * in <= kPackInline) {
-    for (int64_t row = 0; row < args.rows; ++row) pack(row, 0);
-  } else {
-    context.pool.ParallelFor(args.rows, pack);
-  }
+  const int64_t piece = bf16 ? kRoundPiece : kQuantizePiece;
+  const int64_t pieces =
+      std::clamp<int64_t>(args.rows * in / piece, 1, args.rows);
+  context.pool.ParallelFor(pieces, [&](int64_t index, int) {
+    const int64_t end = args.rows * (index + 1) / pieces;
+    for (int64_t row = args.rows * index / pieces; row < end; ++row) {
+      pack_row(args.x + row * in, in, packed + row * row_bytes);
+    }
+  });
   return PackedRows{packed, row_bytes};
 }
 
