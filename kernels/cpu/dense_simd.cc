@@ -79,7 +79,7 @@ struct LineTiles {
   static void Tile(const LinearBlock& b,
                    int64_t row,
                    int64_t panel,
-                   int64_t ahead) {
+                   const FetchAhead& ahead) {
     using X = typename Steps::X;
     constexpr int kVecs = kPanels * kPanelVecs;
     const X* x[kRows];
@@ -92,7 +92,6 @@ struct LineTiles {
       line[p] =
           static_cast<const char*>(b.panels) + (panel + p) * b.panel_bytes;
     }
-    const int64_t ahead_bytes = ahead * b.panel_bytes;
     VF acc[kRows][kVecs] = {};
     for (int64_t step = 0; step < b.steps; ++step) {
       const int64_t offset = step * kLineBytes;
@@ -100,9 +99,8 @@ struct LineTiles {
       for (int v = 0; v < kVecs; ++v) {
         w[v] = line[v / kPanelVecs] + offset + v % kPanelVecs * kVecBytes;
       }
-      for (int p = 0; p < kPanels; ++p) {
-        __builtin_prefetch(line[p] + ahead_bytes + offset);
-      }
+      const int64_t fetched = offset + ahead.At(step);
+      for (int p = 0; p < kPanels; ++p) __builtin_prefetch(line[p] + fetched);
       Steps::template Step<kRows, kVecs>(x, step, w, acc);
     }
     StoreTile(b, row, panel, acc);

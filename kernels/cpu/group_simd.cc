@@ -142,7 +142,7 @@ struct GroupTiles {
   static void Tile(const LinearBlock& b,
                    int64_t row,
                    int64_t panel,
-                   int64_t ahead) {
+                   const FetchAhead& ahead) {
     constexpr int kVecs = kPanels * kPanelVecs;
     Row x[kRows];
     for (int r = 0; r < kRows; ++r) x[r] = RowAt(b, row + r);
@@ -151,7 +151,6 @@ struct GroupTiles {
       base[p] =
           static_cast<const char*>(b.panels) + (panel + p) * b.panel_bytes;
     }
-    const int64_t ahead_bytes = ahead * b.panel_bytes;
     VF acc[kRows][kVecs] = {};
     for (int64_t group = 0; group < b.steps; ++group) {
       const int64_t offset = group * Bits::kBytes;
@@ -159,9 +158,10 @@ struct GroupTiles {
       for (int v = 0; v < kVecs; ++v) {
         w[v] = base[v / kPanelVecs] + offset + v % kPanelVecs * kVecBytes;
       }
-      for (int p = 0; p < kPanels && ahead > 0; ++p) {
+      const int64_t fetched = ahead.At(group);
+      for (int p = 0; p < kPanels && fetched > 0; ++p) {
         for (int64_t at = 0; at < Bits::kBytes; at += kLineBytes) {
-          __builtin_prefetch(base[p] + ahead_bytes + offset + at);
+          __builtin_prefetch(base[p] + offset + fetched + at);
         }
       }
       const char* quants[kRows];

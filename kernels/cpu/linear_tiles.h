@@ -46,15 +46,45 @@ inline void StoreTile(const LinearBlock& b,
   }
 }
 
+// What a tile fetches into the cache while it computes: bytes from what it
+// reads to that, by step.
+struct FetchAhead {
+  int64_t near = 0;  // before step `turn`
+  int64_t turn = 0;
+  int64_t rest = 0;  // 0: nothing new
+
+  int64_t At(int64_t step) const { return step < turn ? near : rest; }
+};
+
+// From memory to where a tile is, in each of its panels.
+inline constexpr int64_t kNearBytes = 2048;
+
+// Of the tiles of a stripe whose next one begins `next` panels further on (0:
+// there is none). Where a stripe is one tile, that comes from memory as it is
+// computed: it fetches what it reaches soon, since what comes a stripe too
+// early leaves the nearest cache again. Else the last tile, which reads from
+// the cache, fetches all of the next stripe, so that memory and arithmetic work
+// at the same time.
+inline FetchAhead FetchOf(const LinearBlock& b,
+                          bool only_tile,
+                          bool last_tile,
+                          int64_t next) {
+  const int64_t next_bytes = next * b.panel_bytes;
+  if (!only_tile) return {.rest = last_tile ? next_bytes : 0};
+  const int64_t steps_ahead = kNearBytes / (b.panel_bytes / b.steps);
+  return {.near = kNearBytes,
+          .turn = b.steps - steps_ahead,
+          .rest = next > 0 ? kNearBytes + next_bytes - b.panel_bytes : 0};
+}
+
 // Format::Tile<kRows, kPanels>(block, row, panel, ahead) computes and stores a
-// tile; meanwhile it fetches the same lines `ahead` panels further on into the
-// cache (0: nothing new).
+// tile.
 template <typename Format, int kPanels, int kRows = kMaxRows>
 void TileOfRows(const LinearBlock& b,
                 int64_t row,
                 int64_t rows,
                 int64_t panel,
-                int64_t ahead) {
+                const FetchAhead& ahead) {
   if constexpr (kRows > 1) {
     if (rows < kRows) {
       TileOfRows<Format, kPanels, kRows - 1>(b, row, rows, panel, ahead);
@@ -71,18 +101,18 @@ void TileOfRows(const LinearBlock& b,
 }
 
 // All row tiles over kPanels panels: their weights come from memory once and
-// then from the cache. The last tile fetches those of the next stripe, so that
-// memory and arithmetic work at the same time.
+// then from the cache.
 template <typename Format, int kPanels>
 void Stripe(const LinearBlock& b, int64_t panel, int64_t panels) {
   // Tiles of about equal height: 7 rows are 4 + 3, since a tile of one row
   // takes as long to load its weights as one of six.
   const int64_t tiles = (b.rows + kMaxRows - 1) / kMaxRows;
+  const int64_t next = panel + kPanels < panels ? kPanels : 0;
   int64_t row = 0;
   for (int64_t t = 0; t < tiles; ++t) {
     const int64_t rows = (b.rows - row + tiles - t - 1) / (tiles - t);
-    const bool fetch = t + 1 == tiles && panel + kPanels < panels;
-    TileOfRows<Format, kPanels>(b, row, rows, panel, fetch ? kPanels : 0);
+    TileOfRows<Format, kPanels>(b, row, rows, panel,
+                                FetchOf(b, tiles == 1, t + 1 == tiles, next));
     row += rows;
   }
 }
