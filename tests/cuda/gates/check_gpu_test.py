@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""The static gates see the regressions that they are for. Needs nvcc.
+"""The static gates see the regressions that they are for. Needs nvcc, on the
+PATH or in /usr/local/cuda.
 
   python3 tests/cuda/gates/check_gpu_test.py
 """
 
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,6 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))
 import check_gpu  # noqa: E402 (found by the line above)
 
+NVCC = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
 SOURCE = pathlib.Path(__file__).with_name("gate_plants.cu")
 STRICT = ["-Xptxas=--warn-on-spills,--warn-on-local-memory-usage,-Werror"]
 RULES = """# rules
@@ -25,7 +28,7 @@ forbid * LDL STL
 def compile_kernel(folder, *flags):
     """The object, or what the compiler says of its failure."""
     target = pathlib.Path(folder) / "gated.o"
-    command = ["nvcc", "-std=c++20", "-O3", "--expt-relaxed-constexpr",
+    command = [NVCC, "-std=c++20", "-O3", "--expt-relaxed-constexpr",
                f"-I{ROOT}", "-gencode", "arch=compute_80,code=sm_80",
                "-gencode", "arch=compute_90,code=[sm_90,compute_90]",
                "-c", SOURCE, "-o", target, *flags]
