@@ -114,9 +114,6 @@ absl::Status Engine::Impl::Load(std::unique_ptr<Backend> injected) {
             .max_top_logprobs = options.max_top_logprobs};
   if (!options.weight_format.has_value()) {
     options.weight_format = AutoWeightFormat(file());
-    if (!backend->Supports(*options.weight_format)) {
-      options.weight_format = WeightFormat::kBF16;
-    }
   }
   KF_RETURN_IF_ERROR(LoadMemory());
   return WarmUp();

@@ -60,8 +60,9 @@ struct WeightView {
 // What a product computes in. kF32 and kBF16: weights and activations in that
 // type. kQ8 and kQ4: weights as integers of 8 bits in groups of 32, kQ4 with 4
 // bits where the file's own groups have no more (core/weight_groups.h says what
-// is exact); activations are rounded to 8 bits, by at most 1 / 254 of the
-// largest magnitude among 32 that follow each other in a row.
+// is exact). Against them the CPU multiplies activations that are rounded to 8
+// bits, by at most 1 / 254 of the largest magnitude among 32 that follow each
+// other in a row; cuda multiplies bf16 by the groups' values rounded to bf16.
 enum class WeightFormat : uint8_t { kF32, kBF16, kQ8, kQ4 };
 
 // y = x W^T, packed for the backend. Opaque.
@@ -305,8 +306,6 @@ class Backend {
   }
 
   // --- weights ---
-  // False: LoadLinear refuses the format (kUnimplemented).
-  virtual bool Supports(WeightFormat /*format*/) const { return true; }
   // Matrices of one input stacked by rows: [Q; K; V], [gate; up].
   virtual absl::StatusOr<std::unique_ptr<LinearWeights>> LoadLinear(
       std::span<const WeightView> stacked, WeightFormat format) = 0;

@@ -47,16 +47,10 @@ class CudaBackend final : public Backend {
         sampling_(*device_, staging_, workspace_),
         step_(*device_, workspace_, dense_, graphs) {}
 
-  // Before anything is loaded. With cuBLASLt there are no graphs: whether its
-  // launches may be captured, and padded rows with them, only a GPU can show.
-  // kInvalidArgument: the path is of no use.
+  // Before anything is loaded. kInvalidArgument: the path is of no use.
   absl::Status FindProducts(const std::string& cublaslt_path) {
     KF_ASSIGN_OR_RETURN(products_, Products::Create(*device_, workspace_,
                                                     cublaslt_path, Places()));
-    if (products_->by_library()) {
-      graphs_ = false;
-      step_.PutNothingOff();
-    }
     return absl::OkStatus();
   }
 
@@ -79,19 +73,18 @@ class CudaBackend final : public Backend {
   absl::Status CopyRows(std::span<const RowCopy> copies,
                         int64_t width) override;
 
-  bool Supports(WeightFormat format) const override {
-    return format == WeightFormat::kF32 || format == WeightFormat::kBF16;
-  }
   absl::StatusOr<std::unique_ptr<LinearWeights>> LoadLinear(
       std::span<const WeightView> stacked, WeightFormat format) override {
-    if (!Supports(format)) {
-      return absl::UnimplementedError(
-          "dtype: the CUDA backend has no integer weights, want bf16 or f32");
-    }
     KF_RETURN_IF_ERROR(device_->Use());
     KF_ASSIGN_OR_RETURN(auto linear,
                         DeviceLinear::Load(*device_, stacked, format));
     KF_RETURN_IF_ERROR(products_->Prepare(*linear));
+    // Where cuBLASLt serves there are no graphs: whether its launches may be
+    // captured, and padded rows with them, only a GPU can show.
+    if (products_->Serves(*linear)) {
+      graphs_ = false;
+      step_.PutNothingOff();
+    }
     return linear;
   }
   absl::StatusOr<std::unique_ptr<EmbeddingTable>> LoadEmbedding(

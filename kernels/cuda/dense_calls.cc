@@ -3,6 +3,7 @@
 #include "kernels/core/status.h"
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/embedding.h"
+#include "kernels/cuda/group_product.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/product.h"
 
@@ -28,8 +29,7 @@ ProductOp MakeProductOp(const LinearWeights& weights,
   const auto& linear = static_cast<const DeviceLinear&>(weights);
   ProductOp op;
   op.weights = &linear;
-  op.data = linear.is_f32() ? static_cast<const void*>(linear.f32())
-                            : static_cast<const void*>(linear.bf16());
+  op.data = linear.data();
   op.x = x;
   op.residual = residual;
   op.y = y;
@@ -61,36 +61,62 @@ void DenseCalls::SwiGlu(const SwiGluOp& op, int64_t rows) const {
   cuda::SwiGlu(device_.stream(), op.x, rows, op.width, op.out);
 }
 
+// x in bf16, and behind it, for many rows, room for unpacked weights.
 size_t DenseCalls::WorkspaceBytes(const ProductOp& op, int64_t rows) {
-  if (op.weights->is_f32()) return 0;
-  return static_cast<size_t>(rows * op.weights->in()) * sizeof(Bf16);
+  const DeviceLinear& w = *op.weights;
+  if (w.format() == WeightFormat::kF32) return 0;
+  size_t bytes = PartBytes(static_cast<size_t>(rows * w.in()) * sizeof(Bf16));
+  if (rows > kGroupFewRows && !w.runs().empty()) {
+    bytes += static_cast<size_t>(GroupRoomOutputs(w.in(), w.out()) * w.in()) *
+             sizeof(Bf16);
+  }
+  return bytes;
 }
 
 absl::Status DenseCalls::Product(const ProductOp& op, int64_t rows) {
+  const DeviceLinear& w = *op.weights;
   const auto fill = [&](auto& args) {
     args.residual = op.residual;
     args.y = op.y;
     args.rows = rows;
-    args.in = op.weights->in();
-    args.out = op.weights->out();
+    args.in = w.in();
+    args.out = w.out();
   };
-  if (op.weights->is_f32()) {
+  if (w.format() == WeightFormat::kF32) {
     ProductArgs<float> args;
     fill(args);
     args.x = op.x;
-    args.w = op.weights->f32();
+    args.w = w.f32();
     cuda::Product(device_.stream(), args);
     return absl::OkStatus();
   }
   KF_ASSIGN_OR_RETURN(unsigned char* memory,
                       workspace_.Get(WorkspaceBytes(op, rows)));
   auto* rounded = reinterpret_cast<Bf16*>(memory);
-  RoundToBf16(device_.stream(), op.x, rows * op.weights->in(), rounded);
-  ProductArgs<Bf16> args;
-  fill(args);
-  args.x = rounded;
-  args.w = op.weights->bf16();
-  cuda::Product(device_.stream(), args);
+  RoundToBf16(device_.stream(), op.x, rows * w.in(), rounded);
+  if (w.format() == WeightFormat::kBF16) {
+    ProductArgs<Bf16> args;
+    fill(args);
+    args.x = rounded;
+    args.w = w.bf16();
+    cuda::Product(device_.stream(), args);
+    return absl::OkStatus();
+  }
+  for (const GroupRun& run : w.runs()) {
+    GroupProductArgs args;
+    fill(args);
+    args.x = rounded;
+    args.tiles = run.tiles;
+    args.bits = run.bits;
+    if (args.residual != nullptr) args.residual += run.first;
+    args.y += run.first;
+    args.out = run.out;
+    args.stride = w.out();
+    args.room = reinterpret_cast<Bf16*>(
+        memory + PartBytes(static_cast<size_t>(rows * w.in()) * sizeof(Bf16)));
+    args.room_outputs = GroupRoomOutputs(w.in(), w.out());
+    GroupProduct(device_.stream(), args);
+  }
   return absl::OkStatus();
 }
 

@@ -19,6 +19,7 @@
 
 #if defined(KF_CUDA_EMULATION)
 #include "emu.h"
+#include "kernels/core/half.h"
 #else
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -101,6 +102,22 @@ __device__ inline float bf16_low(uint32_t bits) {
 }
 __device__ inline float bf16_high(uint32_t bits) {
   return __uint_as_float(bits & 0xFFFF0000U);
+}
+
+// The two halfs (IEEE, 16 bits) in one register, exactly.
+#if defined(KF_CUDA_EMULATION)
+inline float half_low(uint32_t halfs) {
+  return HalfToFloat(static_cast<uint16_t>(halfs));
+}
+#else
+__device__ inline float half_low(uint32_t halfs) {
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(static_cast<uint16_t>(halfs)));
+  return x;
+}
+#endif
+__device__ inline float half_high(uint32_t halfs) {
+  return half_low(halfs >> 16);
 }
 
 // 2^x within 2 units of the last place, and 1 / x within 1, where neither x nor

@@ -24,6 +24,9 @@ struct ProductArgs {
   int64_t rows = 0;                 // M
   int64_t in = 0;                   // K, a multiple of 16 bytes
   int64_t out = 0;                  // N
+  // From one row of y, and of the residual, to the next; 0: out. Of our own
+  // bf16 products alone.
+  int64_t stride = 0;
 };
 
 // bf16 values, f32 sums on tensor cores.

@@ -69,7 +69,9 @@ Products::~Products() {
 }
 
 absl::Status Products::Prepare(const DeviceLinear& w) {
-  if (!library_.has_value() || w.is_f32()) return absl::OkStatus();
+  if (!library_.has_value() || w.format() != WeightFormat::kBF16) {
+    return absl::OkStatus();
+  }
   const std::pair<int64_t, int64_t> key(w.in(), w.out());
   if (shapes_.contains(key)) return absl::OkStatus();
   Shape shape;
@@ -82,7 +84,7 @@ absl::Status Products::Prepare(const DeviceLinear& w) {
 }
 
 const Products::Shape* Products::ShapeOf(const DeviceLinear& w) const {
-  if (w.is_f32()) return nullptr;
+  if (w.format() != WeightFormat::kBF16) return nullptr;
   const auto found = shapes_.find({w.in(), w.out()});
   if (found == shapes_.end() || !found->second.choice.has_value()) {
     return nullptr;

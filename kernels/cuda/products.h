@@ -52,9 +52,6 @@ class Products {
                         const float* residual,
                         float* out);
 
-  // Whether there is a cuBLASLt, for some shapes at least.
-  bool by_library() const { return library_.has_value(); }
-
   // "cuBLASLt 13.1.0", or "own products".
   std::string description() const;
   // For the operator: what was looked for in vain, or what cuBLASLt does for

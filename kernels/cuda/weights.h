@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
@@ -12,11 +13,19 @@
 
 namespace kf::cuda {
 
-// W, row-major, as f32 or rounded to bf16.
+// Outputs of a matrix that follow each other and have groups of one width.
+struct GroupRun {
+  int bits = 8;       // or 4
+  int64_t first = 0;  // of the matrix' outputs
+  int64_t out = 0;
+  const std::byte* tiles = nullptr;  // GroupTile<bits>; device memory
+};
+
+// W: row-major as f32 or rounded to bf16, or its groups (group_tile.h).
 class DeviceLinear final : public LinearWeights {
  public:
-  // Dequantises on the host, a piece at a time. kUnimplemented: rows that are
-  // no multiple of 16 bytes; kResourceExhausted: no room.
+  // Converts on the host, a piece at a time. kUnimplemented: rows that are no
+  // multiple of 16 bytes of activations; kResourceExhausted: no room.
   static absl::StatusOr<std::unique_ptr<DeviceLinear>> Load(
       const Device& device,
       std::span<const WeightView> stacked,
@@ -26,17 +35,27 @@ class DeviceLinear final : public LinearWeights {
   int64_t out() const override { return out_; }
   size_t bytes() const override { return data_->bytes(); }
 
-  bool is_f32() const { return format_ == WeightFormat::kF32; }
+  // As asked for; kQ4 may have runs of 8 bits.
+  WeightFormat format() const { return format_; }
+  const std::byte* data() const { return data_->data(); }
   const float* f32() const { return data_->as<float>(); }
   const Bf16* bf16() const { return data_->as<Bf16>(); }
+  // Of kQ8 and kQ4.
+  std::span<const GroupRun> runs() const { return runs_; }
 
  private:
   DeviceLinear() = default;
+
+  absl::Status LoadValues(const Device& device,
+                          std::span<const WeightView> stacked);
+  absl::Status LoadGroups(const Device& device,
+                          std::span<const WeightView> stacked);
 
   int64_t in_ = 0;
   int64_t out_ = 0;
   WeightFormat format_ = WeightFormat::kBF16;
   std::unique_ptr<DeviceBuffer> data_;
+  std::vector<GroupRun> runs_;
 };
 
 // Exact: f32, but bf16 where the file has that.

@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/ref/ref_backend.h"
+#include "tests/kernels/dense_test_util.h"
 #include "tests/testing/matchers.h"
 
 #if defined(KF_CUDA_EMULATION)
@@ -109,8 +110,48 @@ TEST_F(BackendDenseTest, ProductsOfStackedWeights) {
 TEST_F(BackendDenseTest, LinearWantsWholeWords) {
   const std::vector<float> w = Random(12, 1);
   const WeightView view = ViewOf(w, 6);
-  EXPECT_THAT(cuda_->LoadLinear({&view, 1}, WeightFormat::kBF16),
-              StatusIs(absl::StatusCode::kUnimplemented, "6 inputs"));
+  for (const WeightFormat format :
+       {WeightFormat::kBF16, WeightFormat::kQ8, WeightFormat::kQ4}) {
+    EXPECT_THAT(cuda_->LoadLinear({&view, 1}, format),
+                StatusIs(absl::StatusCode::kUnimplemented, "6 inputs"));
+  }
+}
+
+// Stacked as [Q; K; V] of a file that mixes types: runs of 4, 8 and 4 bits,
+// that begin where no 8 outputs do. Their values are those of the file, so that
+// bf16 is the twin.
+TEST_F(BackendDenseTest, IntegerWeightsOfSeveralWidths) {
+  constexpr int64_t kIn = 96;
+  const TestMatrix a = RandomMatrix(DType::kQ4_0, 13, kIn, 1);
+  const TestMatrix b = RandomMatrix(DType::kQ8_0, 6, kIn, 2);
+  const TestMatrix c = RandomMatrix(DType::kQ4_0, 4, kIn, 3);
+  const WeightView stacked[] = {a.view, b.view, c.view, c.view};
+  constexpr int64_t kOut = 27;
+  const auto want_w = reference_->LoadLinear(stacked, WeightFormat::kBF16);
+  const auto bf16 = cuda_->LoadLinear(stacked, WeightFormat::kBF16);
+  const auto q8 = cuda_->LoadLinear(stacked, WeightFormat::kQ8);
+  const auto q4 = cuda_->LoadLinear(stacked, WeightFormat::kQ4);
+  for (const auto* w : {&want_w, &bf16, &q8, &q4}) ASSERT_THAT(*w, IsOk());
+  EXPECT_EQ((*q4)->out(), kOut);
+  // Tiles of 8 by 128: 2, 1 and 1 of them, 4 in 8 bits.
+  EXPECT_EQ((*q4)->bytes(), 3U * 640 + 1152);
+  EXPECT_EQ((*q8)->bytes(), 4U * 1152);
+  for (const int64_t rows : {1, 3, 17, 65}) {
+    SCOPED_TRACE(rows);
+    const std::vector<float> x = Random(rows * kIn, 4);
+    const std::vector<float> residual = Random(rows * kOut, 5);
+    const auto device_x = Upload(x);
+    std::vector<float> want = residual;
+    ASSERT_THAT(reference_->LinearAdd(**want_w, x.data(), rows, want.data()),
+                IsOk());
+    for (const auto* w : {&q8, &q4}) {
+      const auto y = Upload(residual);
+      ASSERT_THAT(
+          cuda_->LinearAdd(***w, device_x->as<float>(), rows, y->as<float>()),
+          IsOk());
+      EXPECT_THAT(Download(*y), NearRef(want, 1e-4, 1e-2));
+    }
+  }
 }
 
 TEST_F(BackendDenseTest, EmbeddingsAreExact) {

@@ -1,5 +1,6 @@
 #include "tests/testing/tiny_model.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -34,8 +35,46 @@ double Normal(uint32_t seed, uint32_t tensor, uint32_t index) {
   return (static_cast<double>(sum) + 6.0) / 65536.0 - 6.0;
 }
 
+// 32 values as a block of Q8_0.
+std::string EncodeQ8(const float* values) {
+  float largest = 0.0F;
+  for (int i = 0; i < 32; ++i)
+    largest = std::max(largest, std::fabs(values[i]));
+  const uint16_t scale = FloatToHalf(largest / 127.0F);
+  std::string bytes = RawBytes(scale);
+  for (int i = 0; i < 32; ++i) {
+    const float quant = std::nearbyint(values[i] / HalfToFloat(scale));
+    bytes += RawBytes(static_cast<int8_t>(std::clamp(quant, -127.0F, 127.0F)));
+  }
+  return bytes;
+}
+
+// As a block of Q4_1.
+std::string EncodeQ4(const float* values) {
+  const auto [least, most] = std::minmax_element(values, values + 32);
+  const uint16_t scale = FloatToHalf((*most - *least) / 15.0F);
+  const uint16_t minimum = FloatToHalf(*least);
+  const auto quant = [&](int i) {
+    const float q =
+        std::nearbyint((values[i] - HalfToFloat(minimum)) / HalfToFloat(scale));
+    return static_cast<uint32_t>(std::clamp(q, 0.0F, 15.0F));
+  };
+  std::string bytes = RawBytes(scale) + RawBytes(minimum);
+  for (int i = 0; i < 16; ++i) {
+    bytes += RawBytes(static_cast<uint8_t>(quant(i) | quant(i + 16) << 4));
+  }
+  return bytes;
+}
+
 std::string Encode(const std::vector<float>& values, DType type) {
   std::string bytes;
+  if (type == DType::kQ8_0 || type == DType::kQ4_1) {
+    for (size_t i = 0; i < values.size(); i += 32) {
+      bytes +=
+          type == DType::kQ8_0 ? EncodeQ8(&values[i]) : EncodeQ4(&values[i]);
+    }
+    return bytes;
+  }
   for (const float value : values) {
     if (type == DType::kF32) {
       bytes += RawBytes(value);

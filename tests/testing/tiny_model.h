@@ -29,7 +29,7 @@ struct TinyModelSpec {
   bool tied = false;          // no output.weight
   int32_t eos = kTinyEos;     // one that the model likes ends sequences early
   bool chat_template = true;  // a ChatML template
-  // Of the matrices: kF32, kF16 or kBF16 (rounded to nearest even).
+  // Of the matrices: kF32, kF16, kBF16 (rounded to nearest even), kQ8_0, kQ4_1.
   DType weight_type = DType::kF32;
 };
 

@@ -306,6 +306,16 @@ inline int __ffs(int v) { return __builtin_ffs(v); }
 inline uint32_t __umulhi(uint32_t a, uint32_t b) {
   return static_cast<uint32_t>(static_cast<uint64_t>(a) * b >> 32);
 }
+// Byte i: the one of a (0 to 3) or b (4 to 7) that half-byte i of s names.
+inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t s) {
+  const uint64_t both = uint64_t{b} << 32 | a;
+  uint32_t result = 0;
+  for (unsigned i = 0; i < 4; ++i) {
+    const auto byte = static_cast<uint8_t>(both >> 8 * (s >> 4 * i & 7U));
+    result |= uint32_t{byte} << 8 * i;
+  }
+  return result;
+}
 inline uint32_t __brev(uint32_t v) {
   uint32_t result = 0;
   for (unsigned i = 0; i < 32; ++i) result |= (v >> i & 1U) << (31 - i);
