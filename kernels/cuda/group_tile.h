@@ -31,7 +31,7 @@ constexpr int64_t GroupTileInput(int64_t lane, int64_t i) {
 template <int kBits>
 struct GroupTile {
   static_assert(kBits == 4 || kBits == 8);
-  alignas(16) uint32_t quants[kBits * 32];
+  alignas(16) uint32_t quants[size_t{32} * kBits];
   // [output][group]: two halfs, the scale in the low one, then the minimum.
   alignas(16) uint32_t scales[kGroupTileOutputs * kGroupTileGroups];
 };
