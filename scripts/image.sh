@@ -3,12 +3,26 @@
 # `docker build` and `docker run` do, on a machine that has neither a daemon nor
 # a registry of images. Needs root and buildah, podman, runc, debootstrap.
 #
+#   scripts/image.sh [cpu|cuda]
+#
+# A target of the Dockerfile, default cpu. cuda takes as long again for nvcc,
+# and some 1.3 GB from PyPI; it is called on the CPU, where it has to say that
+# no GPU is there (so not on a machine with one).
+#
 # The base image is made with debootstrap from the package mirror that this
 # machine uses, and cached in ${XDG_CACHE_HOME:-~/.cache}/keyformer; pip inside
 # the build trusts this machine's CA bundle (PIP_CERT or the system's).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+target=${1:-cpu}
+case "$target" in
+  cpu | cuda) ;;
+  *)
+    echo "image: \"$target\" is no target, want cpu or cuda" >&2
+    exit 2
+    ;;
+esac
 if [ "$(id -u)" -ne 0 ]; then
   echo "image: building an image here needs root" >&2
   exit 3
@@ -68,14 +82,14 @@ import_base() {
 build_image() {
   local bundle=${PIP_CERT:-/etc/ssl/certs/ca-certificates.crt}
   local tests=()
-  if [ -n "${CI:-}" ]; then
+  if [ -n "${CI:-}" ] && [ "$target" = cpu ]; then
     # The stage before has run them all; here those of the whole server are.
     tests=(--build-arg TEST_TARGETS=tests/e2e/all --build-arg TEST_LABELS=e2e)
   fi
   buildah_ bud --format docker --isolation chroot --network host --pull-never \
     --volume "$bundle:/run/ci-ca.crt:ro" --build-arg PIP_CERT=/run/ci-ca.crt \
     --build-arg BASE=localhost/debian:12-slim "${tests[@]}" \
-    -t localhost/keyformer:ci .
+    --target "$target" -t localhost/keyformer:ci .
 }
 
 # A port that nothing listens on now.
@@ -104,6 +118,13 @@ EOF
   chmod +x "$work/keyformer"
   KEYFORMER=$work/keyformer deploy/smoke.sh "$grpc" "$http"
   podman_ exec "$container" keyformer-healthcheck
+  if [ "$target" = cuda ]; then
+    podman_ logs "$container" 2>&1 |
+      grep 'device auto: the CPU, for no usable CUDA driver' || {
+      echo "image: did not say that there is no GPU" >&2
+      return 1
+    }
+  fi
   user=$(podman_ exec "$container" id -u)
   [ "$user" = 10001 ] || {
     echo "image: runs as user $user, want 10001" >&2

@@ -1,5 +1,6 @@
-# The Debian packages that the project needs, in one place: sourced by the
-# scripts, and run by the Dockerfile as `packages.sh LIST` (prints the list).
+# The packages that the project needs, in one place: sourced by the scripts, and
+# run by the Dockerfile as `packages.sh LIST` (prints the list). Debian's, but
+# for those of CUDA.
 # Why each library is here: docs/dependencies.md.
 # shellcheck shell=bash
 
@@ -29,6 +30,14 @@ KF_RUNTIME_PACKAGES=(
   libabsl20220623 libcivetweb1 libgrpc++1.51 libpcre2-8-0
   libprometheus-cpp-core1.0 libprotobuf32 libspdlog1.10 libssl3 libutf8proc2
 )
+# From PyPI, at the versions that were tried together: nvcc with what it needs,
+# for the cuda image alone; elsewhere the toolkit is brought along.
+KF_NVCC_PACKAGES=(
+  nvidia-cuda-cccl==13.0.85 nvidia-cuda-crt==13.0.88 nvidia-cuda-nvcc==13.0.88
+  nvidia-cuda-runtime==13.0.96 nvidia-nvvm==13.0.88
+)
+# And the library of its products.
+KF_CUBLAS_PACKAGES=(nvidia-cublas==13.1.0.3)
 
 # Prints those of the given packages that are not installed, one a line.
 kf_missing_packages() {
@@ -67,8 +76,10 @@ if [ "${BASH_SOURCE[0]}" = "$0" ]; then
     full) printf '%s\n' "${KF_FULL_PACKAGES[@]}" ;;
     quality) printf '%s\n' "${KF_QUALITY_PACKAGES[@]}" ;;
     runtime) printf '%s\n' "${KF_RUNTIME_PACKAGES[@]}" ;;
+    nvcc) printf '%s\n' "${KF_NVCC_PACKAGES[@]}" ;;
+    cublas) printf '%s\n' "${KF_CUBLAS_PACKAGES[@]}" ;;
     *)
-      echo "usage: $0 build|test|full|quality|runtime" >&2
+      echo "usage: $0 build|test|full|quality|runtime|nvcc|cublas" >&2
       exit 2
       ;;
   esac
