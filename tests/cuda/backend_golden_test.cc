@@ -81,7 +81,12 @@ class BackendGoldenTest : public ::testing::TestWithParam<size_t> {
   TempDir folder_;
 };
 
+// The check build looks at each of f32's many loads: there it is the model
+// whose case has beams, which are not in the test below.
 TEST_P(BackendGoldenTest, TheOraclesTokensAndSets) {
+  if (std::string(KF_EMULATED_MODE) == "check" && GetParam() != 3) {
+    GTEST_SKIP() << "half a minute, for what bf16 shows of this model";
+  }
   const Cases cases = CasesOfModel([](const GoldenCase&) { return true; });
   std::vector<engine::Request> requests;
   for (const GoldenCase* c : cases) requests.push_back(c->request);

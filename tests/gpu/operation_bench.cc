@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/core/bf16.h"
 #include "kernels/core/status.h"
+#include "kernels/weight_format_name.h"
 #include "tests/gpu/cache_rig.h"
 #include "tests/gpu/timing.h"
 
@@ -112,35 +112,56 @@ absl::Status PromptCase(const Plan& plan,
   return absl::OkStatus();
 }
 
-// A matrix of small numbers as a model file holds it.
+// A matrix of numbers below 1 as a model file of this format holds it: BF16,
+// Q8_0 or Q4_1.
 struct HostMatrix {
-  HostMatrix(int64_t rows, int64_t cols)
-      : values(static_cast<size_t>(rows * cols)),
-        view{.type = DType::kBF16,
-             .rows = rows,
-             .cols = cols,
-             .data = reinterpret_cast<const std::byte*>(values.data())} {
+  HostMatrix(WeightFormat format, int64_t rows, int64_t cols) {
+    view.type = format == WeightFormat::kQ8   ? DType::kQ8_0
+                : format == WeightFormat::kQ4 ? DType::kQ4_1
+                                              : DType::kBF16;
+    const BlockLayout block = LayoutOf(view.type);
+    bytes.resize(
+        static_cast<size_t>(rows * cols / block.elements * block.bytes));
     uint32_t state = 1;
-    for (Bf16& value : values) {
+    for (std::byte& byte : bytes) {
       state = state * 1664525U + 1013904223U;
-      value = FloatToBf16(static_cast<float>(state >> 16) / 65536.0F - 0.5F);
+      byte = static_cast<std::byte>(state >> 24);
     }
+    // Of each block, or bf16, the halves of a number that set its size.
+    const auto set = [&](size_t at, uint32_t half) {
+      bytes[at] = static_cast<std::byte>(half & 0xFFU);
+      bytes[at + 1] = static_cast<std::byte>(half >> 8);
+    };
+    const auto step = static_cast<size_t>(block.bytes);
+    for (size_t at = 0; at < bytes.size(); at += step) {
+      if (view.type == DType::kBF16) {
+        bytes[at + 1] = std::byte{0x3E};  // 1/8 to 1/2
+      } else if (view.type == DType::kQ8_0) {
+        set(at, 0x1C00);  // scale 2^-8
+      } else {
+        set(at, 0x2C00);      // scale 1/16
+        set(at + 2, 0xB800);  // minimum -1/2
+      }
+    }
+    view.rows = rows;
+    view.cols = cols;
+    view.data = bytes.data();
   }
-  std::vector<Bf16> values;
+  std::vector<std::byte> bytes;
   WeightView view;
 };
 
 absl::Status ProductCases(const Plan& plan,
                           Backend& backend,
                           const std::string& name,
+                          WeightFormat format,
                           int64_t in,
                           int64_t out,
                           const DeviceLimits& limits,
                           Report& report) {
-  const HostMatrix matrix(out, in);
-  KF_ASSIGN_OR_RETURN(
-      const auto weights,
-      backend.LoadLinear({&matrix.view, 1}, WeightFormat::kBF16));
+  const HostMatrix matrix(format, out, in);
+  KF_ASSIGN_OR_RETURN(const auto weights,
+                      backend.LoadLinear({&matrix.view, 1}, format));
   const int32_t most =
       *std::max_element(plan.product_rows.begin(), plan.product_rows.end());
   KF_ASSIGN_OR_RETURN(const auto x, RandomFloats(backend, most * in));
@@ -151,7 +172,7 @@ absl::Status ProductCases(const Plan& plan,
           return backend.Linear(*weights, x->as<float>(), rows, y->as<float>());
         }));
     const double flops = 2.0 * rows * static_cast<double>(in * out);
-    const double bytes = 2.0 * static_cast<double>(in * out) +
+    const double bytes = static_cast<double>(weights->bytes()) +
                          4.0 * rows * static_cast<double>(in + out);
     report.Add(
         {name + ", " + std::to_string(rows) + " rows",
@@ -167,9 +188,10 @@ absl::Status ProductCases(const Plan& plan,
 
 absl::Status Products(const Plan& plan,
                       Backend& backend,
+                      WeightFormat format,
                       const DeviceLimits& limits,
                       Report& report) {
-  report.Begin("Dense products, bf16",
+  report.Begin(std::string("Dense products, ") + kf::NameOf(format),
                {"Of one layer; few rows are bound by reading the weights, many "
                 "by arithmetic."});
   const LayerShape& layer = plan.layers.front();
@@ -183,7 +205,7 @@ absl::Status Products(const Plan& plan,
                         Case{"gate+up", layer.hidden, 2 * layer.ffn},
                         Case{"down", layer.ffn, layer.hidden}}) {
     KF_RETURN_IF_ERROR(ProductCases(plan, backend, layer.name + " " + c.name,
-                                    c.in, c.out, limits, report));
+                                    format, c.in, c.out, limits, report));
   }
   return absl::OkStatus();
 }
@@ -215,7 +237,11 @@ absl::Status RunOperations(const Plan& plan,
       KF_RETURN_IF_ERROR(PromptCase(plan, *backend, layer, tokens, report));
     }
   }
-  return Products(plan, *backend, limits, report);
+  for (const WeightFormat format :
+       {WeightFormat::kBF16, WeightFormat::kQ8, WeightFormat::kQ4}) {
+    KF_RETURN_IF_ERROR(Products(plan, *backend, format, limits, report));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace kf::gpu_bench
