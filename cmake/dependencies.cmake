@@ -2,7 +2,8 @@
 option(KF_STATIC "Link all but libc statically: programs that are carried elsewhere" OFF)
 if(KF_STATIC)
   set(CMAKE_FIND_LIBRARY_SUFFIXES .a .so)
-  add_link_options(-static-libstdc++ -static-libgcc)
+  # What nobody calls, of libraries above all, is left out: it is to be small.
+  add_link_options(-static-libstdc++ -static-libgcc -Wl,--gc-sections)
 endif()
 
 find_package(Threads REQUIRED)
