@@ -107,6 +107,12 @@ absl::Status Engine::Impl::Load(std::unique_ptr<Backend> injected) {
   if (backend == nullptr) {
     KF_ASSIGN_OR_RETURN(backend, CreateBackend(options.backend));
   }
+  if (!backend->SupportsCache(options.cache_dtype)) {
+    return absl::UnimplementedError(absl::StrCat(
+        "cache_dtype: ", ToAbsl(CacheTypeName(options.cache_dtype)),
+        " is not served by the ", ToAbsl(backend->name()),
+        " backend, want bf16 or f32"));
+  }
   limits = {.vocabulary = config.vocabulary,
             .context_tokens = config.context_tokens,
             .layers = config.layers,
@@ -398,10 +404,11 @@ std::string Engine::backend_notice() const { return impl_->backend->notice(); }
 
 uint64_t Engine::kv_bytes_per_token() const {
   const AttentionShape& shape = impl_->decoder->shape();
-  const uint64_t element = shape.cache_dtype == DType::kF32 ? 4 : 2;
+  const auto d = static_cast<uint64_t>(shape.head_dim);
+  const auto element = static_cast<uint64_t>(LayoutOf(shape.cache_dtype).bytes);
+  const uint64_t scale = shape.cache_dtype == DType::kI8 ? sizeof(float) : 0;
   return uint64_t{2} * static_cast<uint64_t>(shape.kv_heads) *
-         static_cast<uint64_t>(shape.head_dim) * element *
-         static_cast<uint64_t>(impl_->config.layers);
+         (d * element + scale) * static_cast<uint64_t>(impl_->config.layers);
 }
 
 }  // namespace kf::engine

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -34,7 +35,7 @@ struct EngineOptions {
   std::string model_config;  // with kDummy: a preset or a file; else empty
   // Absent: AutoWeightFormat's choice, which Engine::options() then holds.
   std::optional<WeightFormat> weight_format = WeightFormat::kBF16;
-  DType cache_dtype = DType::kBF16;  // kF32 or kBF16
+  DType cache_dtype = DType::kBF16;  // kF32, kBF16, or kI8 on the CPU
   BackendOptions backend;
   // 0: a quarter of the host's available memory; of a device's own memory, what
   // gpu_memory_share of it leaves beside weights and workspaces.
@@ -52,6 +53,9 @@ struct EngineOptions {
   // Empty: LayerProfilesPath(model_path), if there is such a file.
   std::string layer_profiles_path;
 };
+
+// As --cache_dtype has it: "f32", "bf16" or "q8".
+std::string_view CacheTypeName(DType cache_dtype);
 
 // kInvalidArgument: one rule per field; the message names the field by its
 // flag.

@@ -39,11 +39,26 @@ absl::Status CheckSource(const EngineOptions& o) {
 
 }  // namespace
 
+std::string_view CacheTypeName(DType cache_dtype) {
+  switch (cache_dtype) {
+    case DType::kF32:
+      return "f32";
+    case DType::kBF16:
+      return "bf16";
+    case DType::kI8:
+      return "q8";
+    default:
+      return NameOf(cache_dtype);
+  }
+}
+
 absl::Status ValidateOptions(const EngineOptions& o) {
   KF_RETURN_IF_ERROR(CheckSource(o));
-  if (o.cache_dtype != DType::kF32 && o.cache_dtype != DType::kBF16) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "cache_dtype: ", ToAbsl(NameOf(o.cache_dtype)), ", want f32 or bf16"));
+  if (o.cache_dtype != DType::kF32 && o.cache_dtype != DType::kBF16 &&
+      o.cache_dtype != DType::kI8) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cache_dtype: ", ToAbsl(CacheTypeName(o.cache_dtype)),
+                     ", want f32, bf16 or q8"));
   }
   if (!(o.gpu_memory_share > 0.0 && o.gpu_memory_share <= 1.0)) {
     return absl::InvalidArgumentError(absl::StrCat(

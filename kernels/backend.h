@@ -87,8 +87,17 @@ struct AttentionShape {
   int32_t head_dim = 0;     // d, even
   int32_t rotary_dim = 0;   // leading channels rotated, even, <= d; 0: none
   double rope_base = 10000.0;
-  DType cache_dtype = DType::kBF16;  // kF32 or kBF16
+  // kF32, kBF16, or kI8: K and V of a token and kv head are rounded to bf16,
+  // and then to d integers of 8 bits and a scale each (core/byte_scale.h).
+  DType cache_dtype = DType::kBF16;
 
+  // The pages in which a prompt waits until its layer is cut: those of the
+  // cache, but bf16 where they are filled with 8 bits.
+  AttentionShape prompt() const {
+    AttentionShape shape = *this;
+    if (cache_dtype == DType::kI8) shape.cache_dtype = DType::kBF16;
+    return shape;
+  }
   // Channels of a fused row [Q (H d) | K (G d) | V (G d)].
   int64_t qkv_dim() const {
     return int64_t{query_heads + 2 * kv_heads} * head_dim;
@@ -120,7 +129,7 @@ struct PromptAttentionItem {
 };
 
 struct PromptAttentionArgs {
-  AttentionShape shape;
+  AttentionShape shape;  // of prompt pages: not kI8
   int32_t layer = 0;
   // [M, qkv_dim], unrotated; scratch of the call: undefined afterwards.
   float* qkv = nullptr;
@@ -131,7 +140,9 @@ struct PromptAttentionArgs {
 // One layer of a prompt that is cut to its budget.
 struct CompactLayer {
   PageSpan from;  // position p is slot p, as PromptAttention left it
-  PageSpan to;  // >= ceil(min(k, n) / 16) pages; in place: the first of `from`
+  // >= ceil(min(k, n) / 16) pages; in place: the first of `from`, and these are
+  // of shape `shape`.
+  PageSpan to;
   // [G], backend memory, out: where the next token of each head goes, that is
   // min(k, n).
   int32_t* free_slot = nullptr;
@@ -141,6 +152,9 @@ struct CompactLayer {
 // them at once.
 struct CompactArgs {
   AttentionShape shape;
+  // The pages `from` are of shape.prompt(), and what is kept is rounded to the
+  // cache's type; else they are of `shape`, and bytes are copied.
+  bool from_prompt = false;
   int32_t prompt_tokens = 0;  // n
   int32_t budget = 0;         // k >= 1; >= n keeps everything
   int32_t recent = 0;         // w, 0 <= w <= k
@@ -306,6 +320,8 @@ class Backend {
   }
 
   // --- weights ---
+  // Whether pages may be of this type; kF32 and kBF16 are served by all.
+  virtual bool SupportsCache(DType /*cache_dtype*/) const { return true; }
   // Matrices of one input stacked by rows: [Q; K; V], [gate; up].
   virtual absl::StatusOr<std::unique_ptr<LinearWeights>> LoadLinear(
       std::span<const WeightView> stacked, WeightFormat format) = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 
 #include "kernels/core/status.h"
 #include "kernels/weight_format_name.h"
@@ -41,8 +42,8 @@ absl::Status FillModelInfo(const engine::Engine& engine,
   response->set_kv_bytes_per_token(engine.kv_bytes_per_token());
   response->set_backend(engine.backend_description());
   response->set_weight_dtype(NameOf(*options.weight_format));
-  response->set_cache_dtype(options.cache_dtype == DType::kF32 ? "f32"
-                                                               : "bf16");
+  response->set_cache_dtype(
+      std::string(engine::CacheTypeName(options.cache_dtype)));
   *response->mutable_default_cache() =
       FromCacheOptions(context.cache.defaults, context.cache.default_profile);
   for (const engine::CachePolicy policy : context.cache.policies) {

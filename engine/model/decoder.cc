@@ -60,6 +60,7 @@ Decoder::Decoder(const ModelConfig& config,
     : config_(config),
       options_(options),
       shape_(config.attention_shape(options.cache_dtype)),
+      prompt_shape_(shape_.prompt()),
       backend_(backend),
       kept_sets_(shape_, config.layers, backend) {}
 
@@ -68,9 +69,10 @@ absl::Status Decoder::Allocate() {
   // of prompt tokens is the only limit.
   const int32_t pages = CeilDiv(options_.workspace_tokens, kPageTokens) +
                         options_.max_workspace_prompts;
-  KF_ASSIGN_OR_RETURN(workspace_pool_,
-                      PagePool::Create(backend_, backend_.PageBytes(shape_),
-                                       pages, "prefill_workspace_tokens"));
+  KF_ASSIGN_OR_RETURN(
+      workspace_pool_,
+      PagePool::Create(backend_, backend_.PageBytes(prompt_shape_), pages,
+                       "prefill_workspace_tokens"));
   KF_ASSIGN_OR_RETURN(
       hidden_store_,
       AllocateFloats(backend_, int64_t{pages} * kPageTokens, config_.hidden,
@@ -205,9 +207,14 @@ absl::Status Decoder::Project(const LayerWeights& w, int64_t rows) {
   return backend_.Linear(*w.qkv, normed_->as<float>(), rows, qkv_->as<float>());
 }
 
-// Where a layer's K and V of a prompt are until they are cut.
+// Whether the K and V of a prompt wait in the sequence's pages to be cut.
+bool Decoder::WaitsInCache(const PromptPiece& piece) const {
+  return piece.cache->rules.scope == SelectionScope::kModel;
+}
+
+// Where a layer's K and V of a prompt are while its rows pass.
 PageSpan Decoder::PromptKeys(int32_t layer, const PromptPiece& piece) const {
-  if (piece.cache->rules.scope == SelectionScope::kModel) {
+  if (WaitsInCache(piece) && shape_.cache_dtype == prompt_shape_.cache_dtype) {
     return piece.cache->span(layer);
   }
   return {workspace_pool_->base(), piece.workspace};
@@ -229,7 +236,7 @@ absl::Status Decoder::AttendPrompt(int32_t layer,
          .rank_positions = piece.cache->rules.rank_positions});
     batch_row += piece.rows;
   }
-  return backend_.PromptAttention({.shape = shape_,
+  return backend_.PromptAttention({.shape = prompt_shape_,
                                    .layer = layer,
                                    .qkv = qkv_->as<float>(),
                                    .out = attended_->as<float>(),
@@ -259,13 +266,33 @@ absl::Status Decoder::CutComplete(int32_t layer,
   for (const PromptPiece& piece : pieces) {
     const auto n = static_cast<int32_t>(piece.prompt.size());
     if (piece.first_row + piece.rows < n) continue;
-    if (piece.cache->rules.scope != SelectionScope::kModel) {
+    if (!WaitsInCache(piece)) {
       KF_RETURN_IF_ERROR(CutPrompt(piece, layer, layer + 1));
-    } else if (layer + 1 == config_.layers) {
+      continue;
+    }
+    KF_RETURN_IF_ERROR(KeepPrompt(piece, layer));
+    if (layer + 1 == config_.layers) {
       KF_RETURN_IF_ERROR(CutPrompt(piece, 0, config_.layers));
     }
   }
   return absl::OkStatus();
+}
+
+// All of a layer goes to the sequence's pages, if it is not there.
+absl::Status Decoder::KeepPrompt(const PromptPiece& piece, int32_t layer) {
+  const PageSpan from = PromptKeys(layer, piece);
+  const SequenceCache& cache = *piece.cache;
+  if (from.base == cache.base) return absl::OkStatus();
+  const auto n = static_cast<int32_t>(piece.prompt.size());
+  const CompactLayer keep = {.from = from,
+                             .to = cache.span(layer),
+                             .free_slot = cache.free_slot(layer)};
+  return backend_.Compact({.shape = shape_,
+                           .from_prompt = true,
+                           .prompt_tokens = n,
+                           .budget = n,
+                           .layers = {&keep, 1},
+                           .age = {}});
 }
 
 // Layers [first, end), which are of one size.
@@ -277,13 +304,15 @@ absl::Status Decoder::CutPrompt(const PromptPiece& piece,
   const auto n = static_cast<int32_t>(piece.prompt.size());
   cuts_.clear();
   for (int32_t layer = first; layer < end; ++layer) {
-    cuts_.push_back({.from = PromptKeys(layer, piece),
+    cuts_.push_back({.from = WaitsInCache(piece) ? cache.span(layer)
+                                                 : PromptKeys(layer, piece),
                      .to = cache.span(layer),
                      .free_slot = cache.free_slot(layer)});
   }
   const LayerSize size = rules.size(first);
   KF_RETURN_IF_ERROR(
       backend_.Compact({.shape = shape_,
+                        .from_prompt = !WaitsInCache(piece),
                         .prompt_tokens = n,
                         .budget = size.budget,
                         .recent = size.recent,

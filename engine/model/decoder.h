@@ -5,8 +5,10 @@
 // Prompts go a layer at a time: their hidden states wait in a workspace, and
 // one layer's K and V in its pages, until the layer's last row has passed and
 // the cache is cut to its budget. In scope MODEL the K and V of all layers wait
-// in the sequence's own pages, and are cut after the last layer.
-// Thread-compatible: the engine thread's.
+// in the sequence's own pages, and are cut after the last layer. Those pages
+// may be of 8 bits: then K and V are rounded to them when the layer is
+// complete, and prompts attend to what they were before. Thread-compatible: the
+// engine thread's.
 #pragma once
 
 #include <cstdint>
@@ -103,12 +105,15 @@ class Decoder {
   absl::Status FinishLayer(const LayerWeights& w, int64_t rows);
   PageSpan PromptKeys(int32_t layer, const PromptPiece& piece) const;
   absl::Status CutComplete(int32_t layer, std::span<const PromptPiece> pieces);
+  absl::Status KeepPrompt(const PromptPiece& piece, int32_t layer);
   absl::Status CutPrompt(const PromptPiece& piece, int32_t first, int32_t end);
+  bool WaitsInCache(const PromptPiece& piece) const;
   absl::StatusOr<int64_t> KeepWantedRows(std::span<const PromptPiece> pieces);
 
   const ModelConfig config_;
   const DecoderOptions options_;
   const AttentionShape shape_;
+  const AttentionShape prompt_shape_;
   Backend& backend_;
   ModelWeights weights_;
   KeptSets kept_sets_;

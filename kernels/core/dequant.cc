@@ -187,6 +187,8 @@ void Dequantize(DType type, const std::byte* src, int64_t count, float* dst) {
       return EachBlock<BlockQ5_K>(layout, src, count, dst);
     case DType::kQ6_K:
       return EachBlock<BlockQ6_K>(layout, src, count, dst);
+    case DType::kI8:
+      KF_CHECK(false);
   }
 }
 

@@ -16,7 +16,7 @@ constexpr DTypeRow kTypes[] = {
     {DType::kQ5_0, {32, 22}, "Q5_0"},   {DType::kQ5_1, {32, 24}, "Q5_1"},
     {DType::kQ8_0, {32, 34}, "Q8_0"},   {DType::kQ4_K, {256, 144}, "Q4_K"},
     {DType::kQ5_K, {256, 176}, "Q5_K"}, {DType::kQ6_K, {256, 210}, "Q6_K"},
-    {DType::kBF16, {1, 2}, "BF16"},
+    {DType::kI8, {1, 1}, "I8"},         {DType::kBF16, {1, 2}, "BF16"},
 };
 
 constexpr const DTypeRow* Find(DType type) {
@@ -39,7 +39,8 @@ std::string_view NameOf(DType type) {
 }
 
 bool IsKnownDType(uint32_t value) {
-  return Find(static_cast<DType>(value)) != nullptr;
+  const auto type = static_cast<DType>(value);
+  return type != DType::kI8 && Find(type) != nullptr;
 }
 
 }  // namespace kf

@@ -9,7 +9,7 @@
 namespace kf {
 
 // Values are GGML's type numbers, as stored in a GGUF file. The types listed
-// are the ones we read; any other number is a load error.
+// are the ones we read, but for kI8; any other number is a load error.
 enum class DType : uint32_t {
   kF32 = 0,
   kF16 = 1,
@@ -21,6 +21,7 @@ enum class DType : uint32_t {
   kQ4_K = 12,
   kQ5_K = 13,
   kQ6_K = 14,
+  kI8 = 24,  // of a cache alone: no weights are read from it
   kBF16 = 30,
 };
 
@@ -35,7 +36,7 @@ BlockLayout LayoutOf(DType type);
 // GGML's name, "Q4_K" say; "type 17" style names are the caller's to make.
 std::string_view NameOf(DType type);
 
-// True if `value` is the number of a DType.
+// True if `value` is the number of a DType that a tensor may have: all but kI8.
 bool IsKnownDType(uint32_t value);
 
 // Writes the `count` elements that start at `src` as f32. `count` is a multiple

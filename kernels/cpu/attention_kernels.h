@@ -12,18 +12,28 @@ inline constexpr int32_t kTileRows = 32;       // of a prompt tile
 inline constexpr int32_t kValueBlock = 64;     // slots of V widened at a time
 inline constexpr int32_t kDecodeChunk = 256;   // slots of a decode work item
 inline constexpr int32_t kPartialHeader = 16;  // floats, see DecodeChunk
+// Channels of a head in an 8-bit cache, at most: 512 products of 8 by 16 bits
+// add up in 32, and a head fits the stack.
+inline constexpr int32_t kMaxByteRow = 512;
 
 // Offsets inside one kv head's block of a page.
-//   K: bf16 [d/2][16 slots][2], f32 [d][16]: 64 bytes for every step of q . k
+//   K: bf16 [d/2][16 slots][2], f32 [d][16], 8 bits [d/4][16][4], d rounded up
+//   to 4: 64 bytes for every step of q . k
 //   V: [16][d]; then int32 position[16] and float score[16].
+// K and V of 8 bits are followed by their scales, float [16].
 struct HeadLayout {
   int32_t d;
-  int32_t padded_d;    // d rounded up to 16
-  int32_t rotary_dim;  // leading channels rotated
-  int32_t steps;       // of a dot product: d / 2 (bf16) or d (f32)
+  int32_t padded_d;      // d rounded up to 16
+  int32_t rotary_dim;    // leading channels rotated
+  int32_t steps;         // of a dot product: d / 2 (bf16), d (f32), d / 4
+  int32_t query_words;   // of a packed query: `steps`, or 2 steps + 1
+  int32_t value_stride;  // elements of a row of V: d, or d rounded up to 4
   bool bf16;
+  bool bytes;   // 8 bits; neither: f32
   float scale;  // 1 / sqrt(d)
   int64_t v_offset;
+  int64_t k_scale_offset;  // of 8 bits
+  int64_t v_scale_offset;
   int64_t position_offset;
   int64_t score_offset;
 };
@@ -107,7 +117,7 @@ struct DecodeChunk {
   int64_t ahead_bytes;  // of each block
   int32_t group;
   int32_t slots;      // 1 .. kDecodeChunk
-  const uint32_t* q;  // [group][steps], packed
+  const uint32_t* q;  // [group][query_words], packed
   ScoreSpec score;
   const NoiseWords* words;  // [group]
   // Working memory.
@@ -154,7 +164,7 @@ struct PageBounds {
   const HeadLayout* layout;
   const unsigned char* block;  // of the bounds
   int32_t group;
-  const uint32_t* q;  // [group][steps], packed
+  const uint32_t* q;  // [group][query_words], packed
   float* out;         // [kSlots]
 };
 
@@ -168,8 +178,8 @@ struct KeyRotation {
 
 struct AttentionKernels {
   void (*append)(const AppendToken& token);
-  // Rotates a query of d floats and packs it into `steps` words: pairs of bf16,
-  // or floats.
+  // Rotates a query of d floats and packs it into `query_words` words: pairs of
+  // bf16, floats, or pairs of 16-bit integers and their scale.
   void (*pack_query)(const HeadLayout& layout,
                      const float* q,
                      const float* cos_sin,

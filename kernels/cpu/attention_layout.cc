@@ -21,7 +21,22 @@ static_assert(kGaussianNoise == static_cast<int32_t>(NoiseKind::kGaussian));
 namespace {
 
 size_t ElementBytes(const AttentionShape& shape) {
-  return shape.cache_dtype == DType::kBF16 ? 2 : 4;
+  return static_cast<size_t>(LayoutOf(shape.cache_dtype).bytes);
+}
+
+// Elements of K or V of a slot.
+int32_t RowElements(const AttentionShape& shape) {
+  return shape.cache_dtype == DType::kI8 ? (shape.head_dim + 3) / 4 * 4
+                                         : shape.head_dim;
+}
+
+// Bytes of K or V of 16 slots, and of their scales.
+size_t MatrixBytes(const AttentionShape& shape) {
+  return static_cast<size_t>(kPageTokens * RowElements(shape)) *
+         ElementBytes(shape);
+}
+size_t ScaleBytes(const AttentionShape& shape) {
+  return shape.cache_dtype == DType::kI8 ? kPageTokens * sizeof(float) : 0;
 }
 
 }  // namespace
@@ -30,26 +45,32 @@ HeadLayout MakeHeadLayout(const AttentionShape& shape) {
   KF_CHECK(shape.head_dim > 0 && shape.head_dim % 2 == 0);
   KF_CHECK(shape.kv_heads > 0 && shape.query_heads % shape.kv_heads == 0);
   KF_CHECK(shape.cache_dtype == DType::kBF16 ||
-           shape.cache_dtype == DType::kF32);
+           shape.cache_dtype == DType::kF32 || shape.cache_dtype == DType::kI8);
   HeadLayout layout = {};
   layout.d = shape.head_dim;
   layout.padded_d = (shape.head_dim + 15) / 16 * 16;
   layout.rotary_dim = shape.rotary_dim;
   layout.bf16 = shape.cache_dtype == DType::kBF16;
-  layout.steps = layout.bf16 ? shape.head_dim / 2 : shape.head_dim;
+  layout.bytes = shape.cache_dtype == DType::kI8;
+  KF_CHECK(!layout.bytes || shape.head_dim <= kMaxByteRow);
+  layout.value_stride = RowElements(shape);
+  const auto words =
+      static_cast<int32_t>(MatrixBytes(shape) / sizeof(uint32_t));
+  layout.steps = words / kPageTokens;
+  layout.query_words = layout.bytes ? 2 * layout.steps + 1 : layout.steps;
   layout.scale =
       static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
-  const auto matrix = static_cast<int64_t>(
-      static_cast<size_t>(kPageTokens * shape.head_dim) * ElementBytes(shape));
-  layout.v_offset = matrix;
-  layout.position_offset = 2 * matrix;
-  layout.score_offset = 2 * matrix + kPageTokens * 4;
+  const auto matrix = static_cast<int64_t>(MatrixBytes(shape));
+  layout.k_scale_offset = matrix;
+  layout.v_offset = matrix + static_cast<int64_t>(ScaleBytes(shape));
+  layout.v_scale_offset = layout.v_offset + matrix;
+  layout.position_offset = 2 * layout.v_offset;
+  layout.score_offset = layout.position_offset + kPageTokens * 4;
   return layout;
 }
 
 size_t HeadBytes(const AttentionShape& shape) {
-  return static_cast<size_t>(2 * kPageTokens) *
-         (static_cast<size_t>(shape.head_dim) * ElementBytes(shape) + 4);
+  return 2 * (MatrixBytes(shape) + ScaleBytes(shape) + kPageTokens * 4);
 }
 
 size_t PageBytes(const AttentionShape& shape) {

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "kernels/cpu/attention_kernels.h"
+#include "kernels/cpu/byte_vec.h"
 #include "kernels/cpu/vec.h"
 
 namespace kf::cpu::KF_SIMD_NS {
@@ -16,8 +17,6 @@ inline constexpr int kPageVecs = kSlots / kLanes;  // a step of K, in vectors
 inline unsigned char* Block(const HeadPages& pages, int64_t page) {
   return pages.base + pages.pages[page] * pages.page_bytes;
 }
-
-inline VU BroadcastBits(const uint32_t* from) { return SetBits(*from); }
 
 // To all levels of cache, and to those beyond the first.
 inline void Prefetch(const void* address) { __builtin_prefetch(address); }
@@ -53,8 +52,9 @@ class LineFetcher {
   const unsigned char* end_ = nullptr;
 };
 
-// Queries in the form that QkTile takes with kAhead: bf16 pairs for which there
-// is no instruction as two floats, in place of two operations at every use.
+// Queries in the form that QkTile takes while it fetches ahead: bf16 pairs for
+// which there is no instruction as two floats, in place of two operations at
+// every use.
 inline constexpr int kPairWords = kHasDotBf16 ? 1 : 2;
 inline void SplitPairs(const uint32_t* q, int64_t count, uint32_t* out) {
   for (int64_t i = 0; i < count; ++i) {
@@ -63,19 +63,79 @@ inline void SplitPairs(const uint32_t* q, int64_t count, uint32_t* out) {
   }
 }
 
-// acc + k . q of one step of channels; q as above if kSplit.
-template <bool kBf16, bool kSplit>
-KF_SIMD_INLINE VF QkStep(VF acc, VU k, const uint32_t* q) {
-  if constexpr (kBf16 && kSplit) {
-    const VF odd = BitsToFloat(BroadcastBits(q + 1));
-    const VF even = BitsToFloat(BroadcastBits(q));
-    return Fma(EvenBf16(k), even, Fma(OddBf16(k), odd, acc));
-  } else if constexpr (kBf16) {
-    return DotBf16(acc, k, BroadcastBits(q));
-  } else {
-    return Fma(BitsToFloat(k), BitsToFloat(BroadcastBits(q)), acc);
+// How the K of a cache is multiplied with a query, for each type: a step's line
+// of K becomes a Key, whose work all queries share, and is added up in an Acc.
+struct FloatKeys {
+  using Acc = VF;
+  using Key = VF;
+  static constexpr int kQueryWords = 1;  // of a step
+  static Key Load(const void* line) { return BitsToFloat(LoadBits(line)); }
+  static Key Query(const uint32_t* q) { return BitsToFloat(SetBits(*q)); }
+  static Acc Step(Acc acc, Key k, Key q) { return Fma(k, q, acc); }
+  static VF Logits(Acc acc, float scale, const void*) {
+    return acc * Set(scale);
   }
-}
+  static float Scale(const uint32_t*, float scale) { return scale; }
+};
+
+struct Bf16Keys {
+  using Acc = VF;
+  using Key = VU;
+  static constexpr int kQueryWords = 1;
+  static Key Load(const void* line) { return LoadBits(line); }
+  static Key Query(const uint32_t* q) { return SetBits(*q); }
+  static Acc Step(Acc acc, Key k, Key q) { return DotBf16(acc, k, q); }
+  static VF Logits(Acc acc, float scale, const void*) {
+    return acc * Set(scale);
+  }
+  static float Scale(const uint32_t*, float scale) { return scale; }
+};
+
+// bf16 pairs and queries that SplitPairs has split.
+struct SplitBf16Keys : Bf16Keys {
+  struct Pair {
+    VF even;
+    VF odd;
+  };
+  static constexpr int kQueryWords = 2;
+  static Pair Query(const uint32_t* q) {
+    return {BitsToFloat(SetBits(q[0])), BitsToFloat(SetBits(q[1]))};
+  }
+  static Acc Step(Acc acc, Key k, const Pair& q) {
+    return Fma(EvenBf16(k), q.even, Fma(OddBf16(k), q.odd, acc));
+  }
+};
+
+// Integers of 8 bits by ones of 16: the sums are exact. The scales of the keys
+// follow the last line.
+struct ByteKeys {
+  using Acc = VI;
+  struct Key {
+    VI even;  // pairs of 16 bits
+    VI odd;
+  };
+  static constexpr int kQueryWords = 2;
+  static Key Load(const void* line) {
+    const VU words = LoadBits(line);
+    return {EvenBytes(words), OddBytes(words)};
+  }
+  static Key Query(const uint32_t* q) {
+    return {SetInt(static_cast<int32_t>(q[0])),
+            SetInt(static_cast<int32_t>(q[1]))};
+  }
+  static Acc Step(Acc acc, const Key& k, const Key& q) {
+    return DotShorts(DotShorts(acc, k.even, q.even), k.odd, q.odd);
+  }
+  static VF Logits(Acc acc, float scale, const void* after_keys) {
+    return __builtin_convertvector(acc, VF) *
+           (BitsToFloat(LoadBits(after_keys)) * Set(scale));
+  }
+  static float Scale(const uint32_t* after_query, float scale) {
+    float query_scale;
+    __builtin_memcpy(&query_scale, after_query, sizeof(query_scale));
+    return scale * query_scale;
+  }
+};
 
 // What a sweep over K fetches meanwhile, for the cache's sake alone: of pages
 // further on in its list, and with `fetcher`, `lines` a step.
@@ -99,7 +159,7 @@ struct Ahead {
 
 // out[r][16 p + slot] = scale q[r] . k for kRows queries and kPages pages, of
 // which `near` are the next.
-template <int kRows, int kPages, bool kBf16, typename Meanwhile>
+template <typename Keys, int kRows, int kPages, typename Meanwhile>
 inline void QkTile(const uint32_t* q,
                    int64_t q_stride,
                    const unsigned char* const* blocks,
@@ -110,32 +170,36 @@ inline void QkTile(const uint32_t* q,
                    int64_t out_stride,
                    const Meanwhile& meanwhile) {
   constexpr int kVecs = kPages * kPageVecs;
-  constexpr bool kSplit = Meanwhile::kAhead && kBf16 && !kHasDotBf16;
-  VF acc[kRows][kVecs] = {};
+  typename Keys::Acc acc[kRows][kVecs] = {};
   for (int32_t s = 0; s < steps; ++s) {
-    VU k[kVecs];
+    typename Keys::Key k[kVecs];
 #pragma GCC unroll 16
     for (int v = 0; v < kVecs; ++v) {
-      k[v] = LoadBits(blocks[v / kPageVecs] + s * 64 +
-                      (v % kPageVecs) * kVecBytes);
+      k[v] = Keys::Load(blocks[v / kPageVecs] + s * 64 +
+                        (v % kPageVecs) * kVecBytes);
     }
 #pragma GCC unroll 16
     for (int p = 0; p < kPages; ++p) meanwhile(near[p] + s * 64);
     meanwhile.Step();
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const uint32_t* word = q + r * q_stride + s * (kSplit ? 2 : 1);
+      const auto qr = Keys::Query(q + r * q_stride + s * Keys::kQueryWords);
 #pragma GCC unroll 16
       for (int v = 0; v < kVecs; ++v) {
-        acc[r][v] = QkStep<kBf16, kSplit>(acc[r][v], k[v], word);
+        acc[r][v] = Keys::Step(acc[r][v], k[v], qr);
       }
     }
   }
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
+    const float row_scale =
+        Keys::Scale(q + r * q_stride + steps * Keys::kQueryWords, scale);
 #pragma GCC unroll 16
     for (int v = 0; v < kVecs; ++v) {
-      Store(acc[r][v] * Set(scale), out + r * out_stride + v * kLanes);
+      const unsigned char* after_keys =
+          blocks[v / kPageVecs] + steps * 64 + (v % kPageVecs) * kVecBytes;
+      Store(Keys::Logits(acc[r][v], row_scale, after_keys),
+            out + r * out_stride + v * kLanes);
     }
   }
 }
@@ -155,7 +219,7 @@ struct QkWork {
 
 // Takes kPages pages at a time from `page` on, as long as there are so many;
 // the first page left over.
-template <int kRows, int kPages, bool kBf16, typename Meanwhile>
+template <typename Keys, int kRows, int kPages, typename Meanwhile>
 inline int32_t QkSweep(const QkWork& work,
                        int32_t page,
                        const Meanwhile& meanwhile) {
@@ -168,7 +232,7 @@ inline int32_t QkSweep(const QkWork& work,
       near[p] = next < work.page_count ? Block(work.pages, next) : blocks[p];
     }
     for (int32_t r = 0; r < work.rows; r += kRows) {
-      QkTile<kRows, kPages, kBf16>(
+      QkTile<Keys, kRows, kPages>(
           work.q + r * work.q_stride, work.q_stride, blocks, near, work.steps,
           work.scale, work.out + r * work.out_stride + page * kSlots,
           work.out_stride, meanwhile);
@@ -177,10 +241,10 @@ inline int32_t QkSweep(const QkWork& work,
   return page;
 }
 
-template <int kRows, int kPages, bool kBf16, typename Meanwhile>
+template <typename Keys, int kRows, int kPages, typename Meanwhile>
 inline void QkLogits(const QkWork& work, const Meanwhile& meanwhile) {
-  const int32_t page = QkSweep<kRows, kPages, kBf16>(work, 0, meanwhile);
-  if constexpr (kPages > 1) QkSweep<kRows, 1, kBf16>(work, page, meanwhile);
+  const int32_t page = QkSweep<Keys, kRows, kPages>(work, 0, meanwhile);
+  if constexpr (kPages > 1) QkSweep<Keys, kRows, 1>(work, page, meanwhile);
 }
 
 using VH = uint16_t __attribute__((vector_size(kVecBytes / 2)));
@@ -249,6 +313,12 @@ inline void LoadValues(const uint16_t* from, VF (&values)[kVecs]) {
   }
 }
 
+template <int kVecs>
+inline void LoadValues(const int8_t* from, VF (&values)[kVecs]) {
+#pragma GCC unroll 16
+  for (int c = 0; c < kVecs; ++c) values[c] = LoadBytes(from + c * kLanes);
+}
+
 // Sums of such vectors, back in the channels' order.
 template <int kVecs>
 inline void StoreSums(const float* /*value*/,
@@ -256,6 +326,12 @@ inline void StoreSums(const float* /*value*/,
                       float* out) {
 #pragma GCC unroll 16
   for (int c = 0; c < kVecs; ++c) Store(sums[c], out + c * kLanes);
+}
+template <int kVecs>
+inline void StoreSums(const int8_t* /*value*/,
+                      const VF (&sums)[kVecs],
+                      float* out) {
+  StoreSums(static_cast<const float*>(nullptr), sums, out);
 }
 template <int kVecs>
 inline void StoreSums(const uint16_t* /*value*/,

@@ -33,7 +33,7 @@ class Decode {
  private:
   struct Worker {
     int64_t query = -1;  // row and head of q and words
-    uint32_t* q;         // [group][steps]
+    uint32_t* q;         // [group][query_words]
     NoiseWords* words;
     uint32_t* split;
     float* shares;  // [group][most chunks of a row]
@@ -258,7 +258,7 @@ absl::Status Decode::AllocateWorkers() {
   for (Worker& worker : workers_) {
     Worker w = {};
     KF_ASSIGN_OR_RETURN(
-        w.q, scratch.Take<uint32_t>(int64_t{group_} * layout_.steps));
+        w.q, scratch.Take<uint32_t>(int64_t{group_} * layout_.query_words));
     KF_ASSIGN_OR_RETURN(
         w.split, scratch.Take<uint32_t>(int64_t{group_} * layout_.steps * 2));
     KF_ASSIGN_OR_RETURN(w.shares,
@@ -296,7 +296,7 @@ void Decode::PackQueries(size_t row, int32_t head, uint32_t* q) const {
     const int32_t h = head * group_ + j;
     kernels_.pack_query(layout_, QkvOf(row) + int64_t{h} * shape_.head_dim,
                         rows_[row].query_cos_sin,
-                        q + int64_t{j} * layout_.steps);
+                        q + int64_t{j} * layout_.query_words);
   }
 }
 

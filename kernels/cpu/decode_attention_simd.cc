@@ -1,5 +1,7 @@
 // Attending over a chunk of one sequence's keys, and putting chunks together,
 // compiled once per SIMD level.
+#include <type_traits>
+
 #include "kernels/cpu/attention_simd.h"
 #include "kernels/cpu/attention_vec.h"
 #include "kernels/cpu/noise_vec.h"
@@ -31,8 +33,8 @@ void ChunkLogits(const DecodeChunk& chunk,
   const HeadLayout& layout = *chunk.layout;
   QkWork work = {chunk.keys,
                  (chunk.slots + kSlots - 1) / kSlots,
-                 chunk.q + int64_t{first} * layout.steps,
-                 layout.steps,
+                 chunk.q + int64_t{first} * layout.query_words,
+                 layout.query_words,
                  kHeads,
                  layout.steps,
                  layout.scale,
@@ -41,15 +43,18 @@ void ChunkLogits(const DecodeChunk& chunk,
   LineFetcher local = fetcher;  // in registers
   // Scores leave time to fetch the rest.
   const Ahead ahead = {&local, !chunk.score.enabled};
-  if (layout.bf16) {
+  if (layout.bytes) {
+    QkLogits<ByteKeys, kHeads, PagesAtOnce(kHeads)>(work, ahead);
+  } else if (layout.bf16) {
     if constexpr (!kHasDotBf16) {
       SplitPairs(work.q, int64_t{kHeads} * layout.steps, chunk.split);
       work.q = chunk.split;
       work.q_stride = 2 * layout.steps;
     }
-    QkLogits<kHeads, PagesAtOnce(kHeads), true>(work, ahead);
+    using Keys = std::conditional_t<kHasDotBf16, Bf16Keys, SplitBf16Keys>;
+    QkLogits<Keys, kHeads, PagesAtOnce(kHeads)>(work, ahead);
   } else {
-    QkLogits<kHeads, PagesAtOnce(kHeads), false>(work, ahead);
+    QkLogits<FloatKeys, kHeads, PagesAtOnce(kHeads)>(work, ahead);
   }
   fetcher = local;
 }
@@ -77,8 +82,8 @@ void WeightedValues(const DecodeChunk& chunk,
     const bool last = slot + kSlots >= chunk.slots;
     PvTile<kHeads, kVecs>(chunk.logits + int64_t{first} * kDecodeChunk + slot,
                           kDecodeChunk, values_of(page),
-                          values_of(last ? page : page + 1), layout.d, slots,
-                          acc, Ahead{&local, true});
+                          values_of(last ? page : page + 1),
+                          layout.value_stride, slots, acc, Ahead{&local, true});
   }
   fetcher = local;
 #pragma GCC unroll 16
@@ -168,6 +173,19 @@ void ChunkSoftmax(const DecodeChunk& chunk,
   header[kSum] = sums.sum;
   header[kLargest] = sums.largest;
   header[kNoisySum] = sums.noisy_sum;
+}
+
+// A head's softmax weights times the scales of V, which the integers are then
+// added up with.
+void ScaleWeights(const DecodeChunk& chunk, int32_t head) {
+  float* x = chunk.logits + int64_t{head} * kDecodeChunk;
+  for (int32_t slot = 0; slot < chunk.slots; slot += kLanes) {
+    const auto* scales =
+        reinterpret_cast<const float*>(Block(chunk.pages, slot / kSlots) +
+                                       chunk.layout->v_scale_offset) +
+        slot % kSlots;
+    Store(Load(x + slot) * Load(scales), x + slot);
+  }
 }
 
 float ExpOne(float x) { return Exp(Set(x))[0]; }
@@ -278,14 +296,20 @@ void AttendChunk(const DecodeChunk& chunk) {
     }
   }
   LineFetcher fetcher(chunk.ahead, chunk.ahead_pages, chunk.ahead_bytes);
+  for (int32_t slot = 0; layout.bytes && slot < chunk.slots; slot += kSlots) {
+    Prefetch(Block(chunk.pages, slot / kSlots) + layout.v_scale_offset);
+  }
   for (int32_t first = 0; first < chunk.group; first += kMaxHeads) {
     const int32_t heads =
         chunk.group - first < kMaxHeads ? chunk.group - first : kMaxHeads;
     HeadLogits(chunk, first, heads, fetcher);
     for (int32_t j = first; j < first + heads; ++j) {
       ChunkSoftmax(chunk, positions, j, fetcher);
+      if (layout.bytes) ScaleWeights(chunk, j);
     }
-    if (layout.bf16) {
+    if (layout.bytes) {
+      HeadValues<int8_t>(chunk, first, heads, fetcher);
+    } else if (layout.bf16) {
       HeadValues<uint16_t>(chunk, first, heads, fetcher);
     } else {
       HeadValues<float>(chunk, first, heads, fetcher);

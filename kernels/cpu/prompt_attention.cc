@@ -83,6 +83,7 @@ class Prompt {
 };
 
 absl::Status Prompt::Run() {
+  KF_CHECK(!layout_.bytes);
   context_.scratch.Reset();
   for (const PromptAttentionItem& item : args_.items) {
     KF_CHECK(item.first_row % kTileRows == 0 && item.rows > 0);

@@ -2,7 +2,9 @@
 // SIMD level.
 #include "kernels/cpu/attention_simd.h"
 #include "kernels/cpu/attention_vec.h"
+#include "kernels/cpu/byte_vec.h"
 #include "kernels/cpu/prompt_tile.h"
+#include "kernels/cpu/rotate_vec.h"
 
 namespace kf::cpu::KF_SIMD_NS {
 namespace {
@@ -12,20 +14,6 @@ constexpr int kQkRows = KF_SIMD_LEVEL >= 2 ? 8 : KF_SIMD_LEVEL == 1 ? 4 : 2;
 constexpr int kQkPages = KF_SIMD_LEVEL >= 2 ? 2 : 1;
 constexpr int kPvRows = KF_SIMD_LEVEL >= 2 ? 4 : 2;
 constexpr int kPvVecs = 4;
-
-// Rotates adjacent pairs; no fused multiply-add, as in the reference.
-void Rotate(const HeadLayout& layout,
-            const float* x,
-            const float* cos_sin,
-            float* out) {
-  for (int32_t i = 0; i < layout.rotary_dim; i += 2) {
-    const float a = x[i];
-    const float b = x[i + 1];
-    out[i] = a * cos_sin[i] - b * cos_sin[i + 1];
-    out[i + 1] = a * cos_sin[i + 1] + b * cos_sin[i];
-  }
-  for (int32_t i = layout.rotary_dim; i < layout.d; ++i) out[i] = x[i];
-}
 
 // Channels of a head that are rotated at a time: an even number.
 constexpr int32_t kPiece = 64;
@@ -66,9 +54,9 @@ void TileLogits(const PromptTile& tile, const uint32_t* q, int32_t pages) {
                        layout.steps, tile.rows,   layout.steps,
                        layout.scale, tile.logits, tile.logits_stride};
   if (layout.bf16) {
-    QkLogits<kQkRows, kQkPages, true>(work, NoAhead{});
+    QkLogits<Bf16Keys, kQkRows, kQkPages>(work, NoAhead{});
   } else {
-    QkLogits<kQkRows, kQkPages, false>(work, NoAhead{});
+    QkLogits<FloatKeys, kQkRows, kQkPages>(work, NoAhead{});
   }
 }
 
@@ -141,9 +129,7 @@ void TileValues(const PromptTile& tile, int32_t keys) {
   }
 }
 
-}  // namespace
-
-void Append(const AppendToken& token) {
+void AppendFloats(const AppendToken& token) {
   const HeadLayout& layout = *token.layout;
   auto* k = reinterpret_cast<uint32_t*>(token.block) + token.slot;
   RotateAndPack(layout, token.k, token.cos_sin,
@@ -158,6 +144,26 @@ void Append(const AppendToken& token) {
     auto* v = reinterpret_cast<float*>(values) + token.slot * layout.d;
     for (int32_t c = 0; c < layout.d; ++c) v[c] = token.v[c];
   }
+}
+
+void AppendBytes(const AppendToken& token) {
+  const HeadLayout& layout = *token.layout;
+  float row[kMaxByteRow];
+  Rotate(layout, token.k, token.cos_sin, row);
+  StoreByteKey(layout, row, token.block, token.slot);
+  for (int32_t c = 0; c < layout.d; ++c) row[c] = token.v[c];
+  StoreByteValue(layout, row, token.block, token.slot);
+}
+
+}  // namespace
+
+void Append(const AppendToken& token) {
+  const HeadLayout& layout = *token.layout;
+  if (layout.bytes) {
+    AppendBytes(token);
+  } else {
+    AppendFloats(token);
+  }
   reinterpret_cast<int32_t*>(token.block + layout.position_offset)[token.slot] =
       token.position;
   reinterpret_cast<float*>(token.block + layout.score_offset)[token.slot] =
@@ -168,6 +174,11 @@ void PackQuery(const HeadLayout& layout,
                const float* q,
                const float* cos_sin,
                uint32_t* out) {
+  if (layout.bytes) {
+    float row[kMaxByteRow];
+    Rotate(layout, q, cos_sin, row);
+    return PackByteQuery(layout, row, out);
+  }
   RotateAndPack(layout, q, cos_sin,
                 [out](int32_t step, uint32_t word) { out[step] = word; });
 }

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <span>
 
 #include "kernels/core/bf16.h"
+#include "kernels/core/byte_scale.h"
 #include "kernels/core/status.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/attention_layout.h"
@@ -39,6 +42,61 @@ uint32_t PickWord(bool bf16, uint32_t a, uint32_t b, const Pick& pick) {
   return low | (high << 16);
 }
 
+// The integers of `bounds`, rounded outwards by `round`, and their scale, to a
+// slot's K.
+template <typename Round>
+void StoreByteBounds(const HeadLayout& layout,
+                     std::span<const float> bounds,
+                     const Round& round,
+                     unsigned char* to,
+                     int32_t slot) {
+  const ByteScale scale = ByteScaleOf(bounds, kByteRange);
+  std::memcpy(to + layout.k_scale_offset + slot * 4, &scale.scale, 4);
+  for (size_t c = 0; c < bounds.size(); ++c) {
+    const float x = round(bounds[c] * scale.inverse);
+    // Also of NaN, where the scale says it.
+    const float bounded =
+        x >= -kByteRange ? std::min(x, kByteRange) : -kByteRange;
+    const auto byte = static_cast<int8_t>(bounded);
+    std::memcpy(
+        to + (c / 4 * kPageTokens + static_cast<size_t>(slot)) * 4 + c % 4,
+        &byte, 1);
+  }
+}
+
+// Bounds of tokens [0, end) of a page of 8 bits: their scales differ, so that a
+// later token can change the integers of all channels.
+void BoundBytes(const HeadLayout& layout,
+                const unsigned char* k,
+                int32_t end,
+                unsigned char* to,
+                int32_t slot) {
+  std::array<float, kPageTokens> scales;
+  std::memcpy(scales.data(), k + layout.k_scale_offset, sizeof(scales));
+  std::array<float, kMaxByteRow> lows;
+  std::array<float, kMaxByteRow> highs;
+  const auto row = static_cast<size_t>(layout.value_stride);
+  for (size_t c = 0; c < row; ++c) {
+    const auto value = [&](size_t token) {
+      int8_t byte;
+      std::memcpy(&byte, k + (c / 4 * kPageTokens + token) * 4 + c % 4, 1);
+      return static_cast<float>(byte) * scales[token];
+    };
+    lows[c] = highs[c] = value(0);
+    for (size_t token = 1; token < static_cast<size_t>(end); ++token) {
+      const float x = value(token);
+      lows[c] = std::min(lows[c], x);
+      highs[c] = std::max(highs[c], x);
+    }
+  }
+  StoreByteBounds(
+      layout, {lows.data(), row}, [](float x) { return std::floor(x); }, to,
+      slot);
+  StoreByteBounds(
+      layout, {highs.data(), row}, [](float x) { return std::ceil(x); },
+      to + layout.v_offset, slot);
+}
+
 }  // namespace
 
 void UpdateBounds(const HeadLayout& layout,
@@ -48,6 +106,10 @@ void UpdateBounds(const HeadLayout& layout,
                   int32_t first,
                   int32_t end) {
   const unsigned char* k = BlockOf(cache, page);
+  if (layout.bytes) {
+    return BoundBytes(layout, k, end, BlockOf(bounds, page / kPageTokens),
+                      page % kPageTokens);
+  }
   unsigned char* to =
       BlockOf(bounds, page / kPageTokens) + page % kPageTokens * 4;
   for (int64_t step = 0; step < layout.steps; ++step) {

@@ -2,7 +2,8 @@
 //
 // A slot of the bounds' pages is a page of the cache: its K is the smallest
 // value of each K channel; where V would be, the largest lie as K does, so that
-// 16 pages are bounded at once.
+// 16 pages are bounded at once. Of 8 bits they are integers and scales, too,
+// rounded outwards.
 #pragma once
 
 #include <cstdint>

@@ -4,10 +4,12 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/core/bf16.h"
 #include "kernels/core/status.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/attention_layout.h"
 #include "kernels/cpu/rank_key.h"
+#include "kernels/cpu/rank_positions.h"
 
 namespace kf::cpu {
 namespace {
@@ -21,6 +23,8 @@ class Cut {
       : context_(context),
         args_(args),
         layout_(MakeHeadLayout(args.shape)),
+        from_shape_(args.from_prompt ? args.shape.prompt() : args.shape),
+        from_layout_(MakeHeadLayout(from_shape_)),
         tokens_(args.prompt_tokens),
         kept_(std::min(args.budget, args.prompt_tokens)),
         // A budget of the whole prompt keeps it: every token counts as recent.
@@ -40,17 +44,24 @@ class Cut {
   template <typename ScoreAt>
   void Choose(const ScoreAt& score_at, const Worker& worker) const;
   float ScoreOf(const HeadPages& from, int32_t p) const {
-    return ScoresOf(layout_, BlockOf(from, p / kPageTokens))[p % kPageTokens] *
+    return ScoresOf(from_layout_,
+                    BlockOf(from, p / kPageTokens))[p % kPageTokens] *
            args_.score_factor;
   }
   void FillPage(const HeadPages& from,
                 const int32_t* positions,
                 int32_t count,
                 unsigned char* to) const;
+  void RoundPage(const HeadPages& from,
+                 const int32_t* positions,
+                 int32_t count,
+                 unsigned char* to) const;
 
   AttentionContext& context_;
   const CompactArgs& args_;
   const HeadLayout layout_;
+  const AttentionShape from_shape_;
+  const HeadLayout from_layout_;
   const int32_t tokens_;
   const int32_t kept_;
   const int32_t recent_;
@@ -94,7 +105,7 @@ absl::StatusOr<const int32_t*> Cut::ChooseShared(const Worker& worker) {
     std::fill(sums + first, sums + end, 0.0F);
     for (const CompactLayer& layer : args_.layers) {
       for (int32_t g = 0; g < args_.shape.kv_heads; ++g) {
-        const HeadPages from = MakeHeadPages(args_.shape, layer.from, g);
+        const HeadPages from = MakeHeadPages(from_shape_, layer.from, g);
         for (int32_t p = first; p < end; ++p) sums[p] += ScoreOf(from, p);
       }
     }
@@ -110,7 +121,10 @@ void Cut::FillPage(const HeadPages& from,
                    int32_t count,
                    unsigned char* to) const {
   std::array<const unsigned char*, kPageTokens> source = {};
-  const int64_t row_bytes = int64_t{layout_.d} * (layout_.bf16 ? 2 : 4);
+  const int64_t row_bytes =
+      int64_t{layout_.value_stride} * (layout_.bytes  ? 1
+                                       : layout_.bf16 ? 2
+                                                      : 4);
   for (int32_t j = 0; j < count; ++j) {
     const int32_t p = positions[j];
     unsigned char* block = BlockOf(from, p / kPageTokens);
@@ -121,6 +135,12 @@ void Cut::FillPage(const HeadPages& from,
     if (v != old_v) std::memcpy(v, old_v, static_cast<size_t>(row_bytes));
     PositionsOf(layout_, to)[j] = PositionsOf(layout_, block)[slot];
     ScoresOf(layout_, to)[j] = ScoreOf(from, p);
+    if (layout_.bytes) {
+      for (const int64_t offset :
+           {layout_.k_scale_offset, layout_.v_scale_offset}) {
+        std::memcpy(to + offset + j * 4, block + offset + slot * 4, 4);
+      }
+    }
   }
   // K is stored by steps; a slot's word of each step moves on its own.
   for (int64_t step = 0; step < layout_.steps; ++step) {
@@ -130,6 +150,38 @@ void Cut::FillPage(const HeadPages& from,
                   source[static_cast<size_t>(j)] + step * kPageTokens * 4, 4);
       std::memcpy(to + (step * kPageTokens + j) * 4, &word, 4);
     }
+  }
+}
+
+// As FillPage, from bf16 pages to one of 8 bits.
+void Cut::RoundPage(const HeadPages& from,
+                    const int32_t* positions,
+                    int32_t count,
+                    unsigned char* to) const {
+  const AttentionKernels& kernels = KernelsOf(context_.level);
+  const HeadLayout layout = Unrotated(layout_);
+  for (int32_t j = 0; j < count; ++j) {
+    const int32_t p = positions[j];
+    unsigned char* block = BlockOf(from, p / kPageTokens);
+    const int32_t slot = p % kPageTokens;
+    std::array<float, kMaxByteRow> k;
+    std::array<float, kMaxByteRow> v;
+    for (int64_t c = 0; c < layout_.d; c += 2) {
+      std::array<Bf16, 2> pair;
+      std::memcpy(pair.data(), block + (c / 2 * kPageTokens + slot) * 4, 4);
+      for (size_t i = 0; i < 2; ++i) {
+        k[static_cast<size_t>(c) + i] = Bf16ToFloat(pair[i]);
+      }
+      std::memcpy(pair.data(),
+                  block + from_layout_.v_offset + (slot * layout_.d + c) * 2,
+                  4);
+      for (size_t i = 0; i < 2; ++i) {
+        v[static_cast<size_t>(c) + i] = Bf16ToFloat(pair[i]);
+      }
+    }
+    kernels.append({&layout, k.data(), v.data(), nullptr, to, j,
+                    PositionsOf(from_layout_, block)[slot]});
+    ScoresOf(layout_, to)[j] = ScoreOf(from, p);
   }
 }
 
@@ -155,7 +207,7 @@ absl::Status Cut::Run() {
     const CompactLayer& layer =
         args_.layers[static_cast<size_t>(i / shape.kv_heads)];
     const auto head = static_cast<int32_t>(i % shape.kv_heads);
-    const HeadPages from = MakeHeadPages(shape, layer.from, head);
+    const HeadPages from = MakeHeadPages(from_shape_, layer.from, head);
     const HeadPages to = MakeHeadPages(shape, layer.to, head);
     const int32_t* chosen = shared;
     if (chosen == nullptr) {
@@ -164,8 +216,13 @@ absl::Status Cut::Run() {
       chosen = memory.kept;
     }
     for (int32_t slot = 0; slot < kept_; slot += kPageTokens) {
-      FillPage(from, chosen + slot, std::min(kPageTokens, kept_ - slot),
-               BlockOf(to, slot / kPageTokens));
+      const int32_t count = std::min(kPageTokens, kept_ - slot);
+      unsigned char* page = BlockOf(to, slot / kPageTokens);
+      if (from_layout_.bf16 && layout_.bytes) {
+        RoundPage(from, chosen + slot, count, page);
+      } else {
+        FillPage(from, chosen + slot, count, page);
+      }
     }
     layer.free_slot[head] = kept_;
   });

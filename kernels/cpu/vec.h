@@ -179,4 +179,29 @@ inline VF DotBf16(VF acc, VU a, VU b) {
 #endif
 }
 
+// Pairs of 16 bits: bytes 0 and 2, and 1 and 3, of each lane.
+using VHalves = int16_t __attribute__((vector_size(kVecBytes)));
+inline VI EvenBytes(VU words) {
+  return reinterpret_cast<VI>(reinterpret_cast<VHalves>(words << 8) >> 8);
+}
+inline VI OddBytes(VU words) {
+  return reinterpret_cast<VI>(reinterpret_cast<VHalves>(words) >> 8);
+}
+
+// acc + a_high * b_high + a_low * b_low per lane, of pairs of 16 bits.
+inline VI DotShorts(VI acc, VI a, VI b) {
+#if KF_SIMD_LEVEL >= 2
+  return acc + reinterpret_cast<VI>(_mm512_madd_epi16(
+                   reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+#elif KF_SIMD_LEVEL == 1
+  return acc + reinterpret_cast<VI>(_mm256_madd_epi16(
+                   reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+#else
+  const auto low = [](VI x) {
+    return reinterpret_cast<VI>(reinterpret_cast<VU>(x) << 16) >> 16;
+  };
+  return acc + (a >> 16) * (b >> 16) + low(a) * low(b);
+#endif
+}
+
 }  // namespace kf::cpu::KF_SIMD_NS

@@ -73,6 +73,9 @@ class CudaBackend final : public Backend {
   absl::Status CopyRows(std::span<const RowCopy> copies,
                         int64_t width) override;
 
+  bool SupportsCache(DType cache_dtype) const override {
+    return cache_dtype == DType::kF32 || cache_dtype == DType::kBF16;
+  }
   absl::StatusOr<std::unique_ptr<LinearWeights>> LoadLinear(
       std::span<const WeightView> stacked, WeightFormat format) override {
     KF_RETURN_IF_ERROR(device_->Use());

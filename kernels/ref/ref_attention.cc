@@ -53,7 +53,7 @@ std::vector<float> RotatedKey(const AttentionShape& shape,
                               int32_t rank) {
   std::vector<float> rotated(k, k + shape.head_dim);
   Rotate(shape, rank, 1, rotated.data());
-  for (float& x : rotated) x = Stored(x, shape.cache_dtype);
+  StoreVector(rotated, shape.cache_dtype, rotated.data());
   return rotated;
 }
 
@@ -83,21 +83,28 @@ void Append(const AttentionShape& shape,
             const Slot& to) {
   const float* k = row + int64_t{shape.query_heads + head} * shape.head_dim;
   const float* v = k + int64_t{shape.kv_heads} * shape.head_dim;
-  for (int32_t c = 0; c < shape.head_dim; ++c) {
-    to.k[c] = Stored(k[c], shape.cache_dtype);
-    to.v[c] = Stored(v[c], shape.cache_dtype);
-  }
+  const auto d = static_cast<size_t>(shape.head_dim);
+  StoreVector({k, d}, shape.cache_dtype, to.k);
+  StoreVector({v, d}, shape.cache_dtype, to.v);
   *to.position = position;
   *to.score = 0.0F;
 }
 
-double Logit(const AttentionShape& shape, const float* q, const float* k) {
-  double sum = 0.0;
-  for (int32_t c = 0; c < shape.head_dim; ++c) {
-    sum += static_cast<double>(Stored(q[c], shape.cache_dtype)) *
-           static_cast<double>(k[c]);
+// Logits of a rotated query, [d].
+std::vector<double> Logits(const AttentionShape& shape,
+                           const float* q,
+                           const std::vector<Slot>& keys) {
+  const std::vector<float> query =
+      RoundedQuery({q, static_cast<size_t>(shape.head_dim)}, shape.cache_dtype);
+  std::vector<double> logits;
+  for (const Slot& key : keys) {
+    double sum = 0.0;
+    for (size_t c = 0; c < query.size(); ++c) {
+      sum += static_cast<double>(query[c]) * static_cast<double>(key.k[c]);
+    }
+    logits.push_back(sum / std::sqrt(static_cast<double>(shape.head_dim)));
   }
-  return sum / std::sqrt(static_cast<double>(shape.head_dim));
+  return logits;
 }
 
 void SoftmaxInPlace(std::vector<double>& x) {
@@ -154,6 +161,7 @@ void Attention::PromptItem(const PromptAttentionArgs& args,
   const AttentionShape& shape = args.shape;
   const int32_t group = shape.query_heads / shape.kv_heads;
   KF_CHECK(item.first_row % kPromptRowTile == 0);
+  KF_CHECK(shape.cache_dtype != DType::kI8);
   const int32_t end = item.first_row + item.rows;
   const auto batch_row = [&item](int32_t p) {
     return item.batch_row + p - item.first_row;
@@ -178,8 +186,7 @@ void Attention::PromptItem(const PromptAttentionArgs& args,
       const std::vector<Slot> keys(all.begin(), all.begin() + p + 1);
       for (int32_t h = g * group; h < (g + 1) * group; ++h) {
         const float* q = row_of(p) + int64_t{h} * shape.head_dim;
-        std::vector<double> logits;
-        for (const Slot& key : keys) logits.push_back(Logit(shape, q, key.k));
+        const std::vector<double> logits = Logits(shape, q, keys);
         Attend(shape, logits, keys,
                args.out + batch_row(p) * shape.out_dim() +
                    int64_t{h} * shape.head_dim);
@@ -230,11 +237,8 @@ void Attention::DecodeItem(const DecodeAttentionArgs& args, size_t row) {
                             : item.row_scores + int64_t{g} * (item.held + 1);
     if (row_scores != nullptr) std::fill_n(row_scores, item.held + 1, 0.0F);
     for (int32_t h = g * group; h < (g + 1) * group; ++h) {
-      std::vector<double> logits;
-      for (const Slot& key : keys) {
-        logits.push_back(
-            Logit(shape, qkv + int64_t{h} * shape.head_dim, key.k));
-      }
+      const std::vector<double> logits =
+          Logits(shape, qkv + int64_t{h} * shape.head_dim, keys);
       Attend(shape, logits, keys, out + int64_t{h} * shape.head_dim);
       if (!scored) continue;
       const std::vector<double> column =

@@ -1,14 +1,18 @@
 // Cache pages of the reference back end: for each kv head, K [16][d],
-// V [16][d], position [16], score [16], all 32-bit. A bf16 cache holds the
-// rounded values as f32.
+// V [16][d], position [16], score [16], all 32-bit. A bf16 or 8-bit cache holds
+// the rounded values as f32.
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/core/bf16.h"
+#include "kernels/core/byte_scale.h"
 
 namespace kf::ref {
 
@@ -17,9 +21,33 @@ inline size_t HeadBytes(const AttentionShape& shape) {
          (2 * static_cast<size_t>(shape.head_dim) + 2) * 4;
 }
 
-// x as a cache of this type holds it.
+// x as a cache of this type holds it; an 8-bit one rounds the whole vector
+// then.
 inline float Stored(float x, DType dtype) {
-  return dtype == DType::kBF16 ? Bf16ToFloat(FloatToBf16(x)) : x;
+  return dtype == DType::kF32 ? x : Bf16ToFloat(FloatToBf16(x));
+}
+
+// x = the multiples of its scale that it is rounded to.
+inline void RoundToIntegers(std::span<float> x, float range) {
+  const ByteScale scale = ByteScaleOf(x, range);
+  for (float& v : x) v = std::nearbyint(v * scale.inverse) * scale.scale;
+}
+
+// K or V of a token, [d], as a cache of this type holds it; in place too.
+inline void StoreVector(std::span<const float> x, DType dtype, float* to) {
+  for (size_t c = 0; c < x.size(); ++c) to[c] = Stored(x[c], dtype);
+  if (dtype == DType::kI8) RoundToIntegers({to, x.size()}, kByteRange);
+}
+
+// A rotated query, [d], as keys of this type are multiplied with it.
+inline std::vector<float> RoundedQuery(std::span<const float> q, DType dtype) {
+  std::vector<float> rounded(q.begin(), q.end());
+  if (dtype == DType::kI8) {
+    RoundToIntegers(rounded, kQueryRange);
+  } else {
+    for (float& x : rounded) x = Stored(x, dtype);
+  }
+  return rounded;
 }
 
 // One held token of one kv head.

@@ -9,11 +9,21 @@
 namespace kf::ref {
 namespace {
 
+// Bounds of an 8-bit cache are integers too, rounded outwards.
+template <typename Round>
+void RoundBounds(std::span<float> bounds, const Round& round) {
+  const ByteScale scale = ByteScaleOf(bounds, kByteRange);
+  for (float& x : bounds) {
+    x = std::clamp(round(x * scale.inverse), -kByteRange, kByteRange) *
+        scale.scale;
+  }
+}
+
 // The most that a rotated query can give to a key of a page.
-double Bound(const AttentionShape& shape, const float* q, const Slot& bounds) {
+double Bound(const std::vector<float>& query, const Slot& bounds) {
   double sum = 0.0;
-  for (int32_t c = 0; c < shape.head_dim; ++c) {
-    const auto x = static_cast<double>(Stored(q[c], shape.cache_dtype));
+  for (size_t c = 0; c < query.size(); ++c) {
+    const auto x = static_cast<double>(query[c]);
     sum += std::max(x * static_cast<double>(bounds.k[c]),
                     x * static_cast<double>(bounds.v[c]));
   }
@@ -39,6 +49,10 @@ void BoundPage(const AttentionShape& shape,
       to.v[c] = std::max(to.v[c], k);
     }
   }
+  if (shape.cache_dtype != DType::kI8) return;
+  const auto d = static_cast<size_t>(shape.head_dim);
+  RoundBounds({to.k, d}, [](float x) { return std::floor(x); });
+  RoundBounds({to.v, d}, [](float x) { return std::ceil(x); });
 }
 
 std::vector<Slot> ChooseKeys(const AttentionShape& shape,
@@ -52,8 +66,12 @@ std::vector<Slot> ChooseKeys(const AttentionShape& shape,
   for (int32_t page = 0; page < newest; ++page) {
     double best = -std::numeric_limits<double>::infinity();
     for (int32_t j = 0; j < shape.query_heads / shape.kv_heads; ++j) {
-      best = std::max(best, Bound(shape, q + int64_t{j} * shape.head_dim,
-                                  SlotAt(shape, item.bounds, head, page)));
+      const std::vector<float> query =
+          RoundedQuery({q + int64_t{j} * shape.head_dim,
+                        static_cast<size_t>(shape.head_dim)},
+                       shape.cache_dtype);
+      best =
+          std::max(best, Bound(query, SlotAt(shape, item.bounds, head, page)));
     }
     bound.push_back(best);
   }

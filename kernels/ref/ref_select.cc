@@ -94,9 +94,14 @@ void Attention::MoveHead(const CompactArgs& args,
     if (keep[static_cast<size_t>(i)]) {
       const Slot a = SlotAt(shape, layer.from, head, i);
       const Slot b = SlotAt(shape, layer.to, head, to++);
-      if (a.k != b.k) {
-        std::copy_n(a.k, shape.head_dim, b.k);
-        std::copy_n(a.v, shape.head_dim, b.v);
+      const auto d = static_cast<size_t>(shape.head_dim);
+      if (args.from_prompt) {
+        KF_CHECK(a.k != b.k);
+        StoreVector({a.k, d}, shape.cache_dtype, b.k);
+        StoreVector({a.v, d}, shape.cache_dtype, b.v);
+      } else if (a.k != b.k) {
+        std::copy_n(a.k, d, b.k);
+        std::copy_n(a.v, d, b.v);
       }
       *b.position = *a.position;
       *b.score = *a.score * args.score_factor;
@@ -111,6 +116,7 @@ void Attention::Compact(const CompactArgs& args) {
   const AttentionShape& shape = args.shape;
   const int32_t n = args.prompt_tokens;
   KF_CHECK(args.budget >= 1 && args.recent >= 0 && args.recent <= args.budget);
+  // Pages of all types are laid out alike.
   const auto score_of = [&](const CompactLayer& layer, int32_t g, int32_t i) {
     return static_cast<double>(*SlotAt(shape, layer.from, g, i).score *
                                args.score_factor);

@@ -318,6 +318,21 @@ TEST_F(Generate, TokenizeAndBack) {
   EXPECT_NE(status.error_message().find("4000000000"), std::string::npos);
 }
 
+TEST(GenerateOf8Bits, ModelInfoSaysSo) {
+  TestServer server;
+  server.options.engine.cache_dtype = DType::kI8;
+  server.Start();
+  grpc::ClientContext context;
+  SetPatience(context);
+  v1::ModelInfoResponse info;
+  ASSERT_TRUE(server.stub()->ModelInfo(&context, {}, &info).ok());
+  EXPECT_EQ(info.cache_dtype(), "q8");
+  // K and V: a byte a channel, and a scale.
+  EXPECT_EQ(
+      info.kv_bytes_per_token(),
+      uint64_t{2} * info.layers() * info.kv_heads() * (info.head_dim() + 4));
+}
+
 TEST_F(Generate, ModelInfoAndLoad) {
   grpc::ClientContext context;
   SetPatience(context);

@@ -73,7 +73,8 @@ std::unique_ptr<engine::Engine> MakeEngine(EngineSetup setup) {
   engine::EngineOptions options;
   options.model_path = setup.model_path;
   options.weight_format = setup.f32 ? WeightFormat::kF32 : WeightFormat::kBF16;
-  options.cache_dtype = setup.f32 ? DType::kF32 : DType::kBF16;
+  options.cache_dtype =
+      setup.cache_dtype.value_or(setup.f32 ? DType::kF32 : DType::kBF16);
   options.backend.simd = setup.simd;
   options.backend.threads = setup.threads;
   options.kv_pool_bytes = setup.kv_pool_bytes;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -58,6 +59,7 @@ class CollectingSink final : public engine::TokenSink {
 struct EngineSetup {
   std::string model_path;
   bool f32 = true;  // weights and cache; else both bf16
+  std::optional<DType> cache_dtype = std::nullopt;  // or so
   std::string simd = "auto";
   int threads = 2;
   uint64_t kv_pool_bytes = uint64_t{256} << 20;

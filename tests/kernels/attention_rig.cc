@@ -118,6 +118,10 @@ Sequence::Sequence(Backend& backend, const SequenceOptions& options)
   bound_list_.assign(order.end() - static_cast<std::ptrdiff_t>(bound_pages),
                      order.end());
   pool_ = NanBuffer(backend, order.size() * backend.PageBytes(options.shape));
+  const AttentionShape prompt = options.shape.prompt();
+  if (prompt.cache_dtype != options.shape.cache_dtype) {
+    prompt_pool_ = NanBuffer(backend, order.size() * backend.PageBytes(prompt));
+  }
   free_slot_ = NanBuffer(
       backend, static_cast<size_t>(options.shape.kv_heads) * sizeof(int32_t));
 }
@@ -165,7 +169,7 @@ void Sequence::Prefill(std::span<Sequence* const> batch, int32_t rows) {
   auto output = NanBuffer(
       backend, static_cast<size_t>(batch_row) * width * sizeof(float));
   const absl::Status status =
-      backend.PromptAttention({.shape = shape,
+      backend.PromptAttention({.shape = shape.prompt(),
                                .layer = batch.front()->options_.layer,
                                .qkv = input->as<float>(),
                                .out = output->as<float>(),
@@ -203,6 +207,7 @@ void Sequence::Compact() {
 void Sequence::Compact(std::span<Sequence* const> layers) {
   const Sequence& first = *layers.front();
   const SequenceOptions& options = first.options_;
+  bool from_prompt = first.prompt_pool_ != nullptr;
   std::vector<CompactLayer> cuts;
   for (Sequence* s : layers) {
     KF_CHECK(s->seen_ == options.prompt);
@@ -210,15 +215,27 @@ void Sequence::Compact(std::span<Sequence* const> layers) {
                     .to = s->cache_pages(),
                     .free_slot = s->free_slot()});
   }
-  absl::Status status =
-      first.backend_.Compact({.shape = options.shape,
-                              .prompt_tokens = options.prompt,
-                              .budget = options.budget,
-                              .recent = options.recent,
-                              .layers = cuts,
-                              .shared = options.shared,
-                              .age = first.Age(0),
-                              .score_factor = options.score_factor});
+  absl::Status status;
+  if (from_prompt && options.in_place) {
+    status = first.backend_.Compact({.shape = options.shape,
+                                     .from_prompt = true,
+                                     .prompt_tokens = options.prompt,
+                                     .budget = options.prompt,
+                                     .layers = cuts,
+                                     .age = {}});
+    KF_CHECK(status.ok());
+    from_prompt = false;
+    for (CompactLayer& cut : cuts) cut.from = cut.to;
+  }
+  status = first.backend_.Compact({.shape = options.shape,
+                                   .from_prompt = from_prompt,
+                                   .prompt_tokens = options.prompt,
+                                   .budget = options.budget,
+                                   .recent = options.recent,
+                                   .layers = cuts,
+                                   .shared = options.shared,
+                                   .age = first.Age(0),
+                                   .score_factor = options.score_factor});
   KF_CHECK(status.ok());
   for (Sequence* s : layers) {
     if (options.quest) {

@@ -55,7 +55,9 @@ struct SequenceOptions {
   bool shared = false;  // one set for all heads; needs `defer`
   bool age = false;
   float score_factor = 1.0F;
-  bool in_place = false;  // the cache takes the prompt's pages
+  // The cache takes the prompt's pages; of 8 bits, it has all of the prompt
+  // first.
+  bool in_place = false;
   bool rank_positions = false;
   bool defer = false;      // Step evicts in a call of its own
   bool quest = false;      // budget >= prompt + max_steps, nothing scored
@@ -107,7 +109,11 @@ class Sequence {
   const SequenceOptions& options() const { return options_; }
   int32_t seen() const { return seen_; }
   int32_t held() const { return held_; }
-  PageSpan prompt_pages() { return {pool_->data(), prompt_list_}; }
+  // Of shape.prompt(): where the cache is of 8 bits, of a pool of their own.
+  PageSpan prompt_pages() {
+    Buffer& pool = prompt_pool_ != nullptr ? *prompt_pool_ : *pool_;
+    return {pool.data(), prompt_list_};
+  }
   PageSpan cache_pages() { return {pool_->data(), cache_list_}; }
   std::span<const std::byte> pool() const {
     return {pool_->data(), pool_->bytes()};
@@ -128,6 +134,7 @@ class Sequence {
   PageSpan bound_pages() { return {pool_->data(), bound_list_}; }
 
   std::unique_ptr<Buffer> pool_;
+  std::unique_ptr<Buffer> prompt_pool_;  // or null
   std::unique_ptr<Buffer> free_slot_;
   std::vector<int32_t> prompt_list_;
   std::vector<int32_t> cache_list_;

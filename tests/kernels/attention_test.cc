@@ -417,11 +417,12 @@ TEST(SmallTauTest, ChunksShareTheWeight) {
 INSTANTIATE_TEST_SUITE_P(
     Levels,
     AttentionTest,
-    ::testing::Combine(::testing::ValuesIn(SimdLevelNames()),
-                       ::testing::Values(DType::kF32, DType::kBF16)),
+    ::testing::Combine(
+        ::testing::ValuesIn(SimdLevelNames()),
+        ::testing::Values(DType::kF32, DType::kBF16, DType::kI8)),
     [](const auto& param_info) {
-      return std::get<0>(param_info.param) +
-             (std::get<1>(param_info.param) == DType::kF32 ? "_f32" : "_bf16");
+      return std::get<0>(param_info.param) + "_" +
+             std::string(NameOf(std::get<1>(param_info.param)));
     });
 
 }  // namespace

@@ -15,4 +15,9 @@ for object in "$@"; do
     echo "$object: instructions whose results are not exact"
     exit 1
   fi
+  # Fma() never means these: the compiler has fused what it was told not to.
+  if grep -Em3 '\svfm(addsub|subadd)' <<< "$code"; then
+    echo "$object: a fused multiply-add that the source does not have"
+    exit 1
+  fi
 done

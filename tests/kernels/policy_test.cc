@@ -303,7 +303,7 @@ TEST_P(PolicyTest, QuestReadsTheHighestBoundsOfAnyHead) {
 // A replay: many tokens of a sequence in one call leave the same bytes in its
 // pages, and give the same rows, as one by one; runs begin and end anywhere.
 TEST_P(PolicyTest, ARunIsWhatItsRowsAreOneByOne) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
     const auto options_of = [dtype](int32_t prompt, int32_t read_pages) {
       SequenceOptions o = SmallOptions(prompt, prompt + 100, 0);
       o.shape.cache_dtype = dtype;

@@ -51,6 +51,12 @@ TEST(Flags, CacheDtypeFollowsDtype) {
       Parse({"--model=m.gguf", "--dtype=f32", "--cache_dtype", "bf16"});
   ASSERT_THAT(mixed, IsOk());
   EXPECT_EQ(mixed->options.engine.cache_dtype, DType::kBF16);
+  const auto bytes = Parse({"--model=m.gguf", "--cache_dtype=q8"});
+  ASSERT_THAT(bytes, IsOk());
+  EXPECT_EQ(bytes->options.engine.cache_dtype, DType::kI8);
+  EXPECT_EQ(bytes->options.engine.weight_format, WeightFormat::kBF16);
+  EXPECT_THAT(Parse({"--model=m.gguf", "--cache_dtype=q4"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, "cache_dtype"));
 }
 
 TEST(Flags, ADeviceHasAnIndex) {

@@ -92,12 +92,16 @@ struct BackendCase {
   const char* name;
   const char* backend;
   WeightFormat format;
+  bool byte_cache = false;
 };
 
 class BatchingTest : public ::testing::TestWithParam<BackendCase> {
  protected:
   static EngineOptions Options() {
-    return TinyOptionsOn(GetParam().backend, GetParam().format);
+    EngineOptions options =
+        TinyOptionsOn(GetParam().backend, GetParam().format);
+    if (GetParam().byte_cache) options.cache_dtype = DType::kI8;
+    return options;
   }
 };
 
@@ -141,11 +145,14 @@ TEST_P(BatchingTest, TheRequestsExerciseTheCache) {
 INSTANTIATE_TEST_SUITE_P(
     Backends,
     BatchingTest,
-    ::testing::Values(BackendCase{"ReferenceF32", "reference",
-                                  WeightFormat::kF32},
-                      BackendCase{"CpuF32", "cpu", WeightFormat::kF32},
-                      BackendCase{"CpuBf16", "cpu", WeightFormat::kBF16},
-                      BackendCase{"CpuQ8", "cpu", WeightFormat::kQ8}),
+    ::testing::Values(
+        BackendCase{"ReferenceF32", "reference", WeightFormat::kF32},
+        BackendCase{"CpuF32", "cpu", WeightFormat::kF32},
+        BackendCase{"CpuBf16", "cpu", WeightFormat::kBF16},
+        BackendCase{"CpuQ8", "cpu", WeightFormat::kQ8},
+        BackendCase{"CpuByteCache", "cpu", WeightFormat::kBF16, true},
+        BackendCase{"ReferenceByteCache", "reference", WeightFormat::kF32,
+                    true}),
     [](const auto& param) { return std::string(param.param.name); });
 
 }  // namespace

@@ -32,6 +32,8 @@ struct Hooks {
   bool hide_memory = false;
   // A backend that samples rows does not.
   bool host_sampling = false;
+  // A backend whose pages may not be of 8 bits.
+  bool no_byte_cache = false;
 };
 
 class HookBackend : public Backend {
@@ -76,6 +78,10 @@ class HookBackend : public Backend {
       int64_t count,
       absl::FunctionRef<void(int64_t index, int worker)> fn) override {
     inner_->ParallelFor(count, fn);
+  }
+  bool SupportsCache(DType cache_dtype) const override {
+    return (cache_dtype != DType::kI8 || !hooks_.no_byte_cache) &&
+           inner_->SupportsCache(cache_dtype);
   }
   absl::StatusOr<std::unique_ptr<LinearWeights>> LoadLinear(
       std::span<const WeightView> stacked, WeightFormat format) override {

@@ -427,5 +427,24 @@ TEST(LifecycleTest, BadOptionsNameTheField) {
               StatusIs(absl::StatusCode::kInvalidArgument, "cache_dtype"));
 }
 
+TEST(LifecycleTest, ABackendMayHaveNoByteCache) {
+  const SteadyClock clock;
+  const testing::TempDir dir;
+  EngineOptions options =
+      TinyOptions(testing::WriteTinyModel({}, dir.File("tiny.gguf")));
+  options.cache_dtype = DType::kI8;
+  const auto create = [&](bool no_byte_cache) {
+    Hooks hooks;
+    hooks.no_byte_cache = no_byte_cache;
+    return Engine::Create(options, clock, nullptr, Hooked(std::move(hooks)))
+        .status();
+  };
+  EXPECT_THAT(create(true),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       "cache_dtype: q8 is not served by the reference "
+                       "backend, want bf16 or f32"));
+  EXPECT_THAT(create(false), IsOk());
+}
+
 }  // namespace
 }  // namespace kf::engine

@@ -254,7 +254,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Weather{"SmallSlices", 1, 32, 2, DType::kF32},
                       Weather{"OneThread", 2, 64, 1, DType::kBF16},
                       Weather{"ThreeThreads", 3, 256, 3, DType::kF32},
-                      Weather{"LongSlices", 4, 4096, 2, DType::kBF16}),
+                      Weather{"LongSlices", 4, 4096, 2, DType::kBF16},
+                      Weather{"ByteCache", 5, 64, 2, DType::kI8}),
     [](const auto& param) { return std::string(param.param.name); });
 
 }  // namespace
