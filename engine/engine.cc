@@ -111,7 +111,7 @@ absl::Status Engine::Impl::Load(std::unique_ptr<Backend> injected) {
     return absl::UnimplementedError(absl::StrCat(
         "cache_dtype: ", ToAbsl(CacheTypeName(options.cache_dtype)),
         " is not served by the ", ToAbsl(backend->name()),
-        " backend, want bf16 or f32"));
+        " backend, want bf16 or f32, or device cpu"));
   }
   limits = {.vocabulary = config.vocabulary,
             .context_tokens = config.context_tokens,

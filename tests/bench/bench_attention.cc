@@ -225,15 +225,18 @@ std::string TauName(float tau) {
   return tau == 0.0F ? "plain" : tau == 1.0F ? "scored" : "scored_tau1.5";
 }
 
+std::string TypeName(DType dtype) {
+  return dtype == DType::kF32 ? "/f32" : dtype == DType::kI8 ? "/q8" : "/bf16";
+}
+
 void Register() {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   for (const cpu::SimdLevel level : cpu::AvailableSimdLevels()) {
-    for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    for (const DType dtype : {DType::kBF16, DType::kF32, DType::kI8}) {
       for (const int threads : {1, cores}) {
-        const std::string prefix = "Attention/" +
-                                   std::string(cpu::NameOf(level)) +
-                                   (dtype == DType::kF32 ? "/f32" : "/bf16") +
-                                   "/threads:" + std::to_string(threads);
+        const std::string prefix =
+            "Attention/" + std::string(cpu::NameOf(level)) + TypeName(dtype) +
+            "/threads:" + std::to_string(threads);
         for (const int32_t sequences : {1, 8, 18}) {
           const std::string name =
               prefix + "/decode:" + std::to_string(sequences) + "x1024/share";
@@ -243,7 +246,10 @@ void Register() {
           })->UseRealTime();
         }
         for (const float tau : {0.0F, 1.0F, 1.5F}) {
-          for (const int32_t tokens : {512, 2048}) {
+          // Prompts do not attend to 8 bits.
+          for (const int32_t tokens : dtype == DType::kI8
+                                          ? std::vector<int32_t>{}
+                                          : std::vector<int32_t>{512, 2048}) {
             const std::string name = prefix +
                                      "/prompt:" + std::to_string(tokens) + "/" +
                                      TauName(tau);
@@ -253,7 +259,7 @@ void Register() {
             })->UseRealTime();
           }
           for (const int32_t sequences : {1, 8, 32}) {
-            for (const int32_t keys : {512, 2048}) {
+            for (const int32_t keys : {512, 1024, 2048}) {
               const std::string name =
                   prefix + "/decode:" + std::to_string(sequences) + "x" +
                   std::to_string(keys) + "/" + TauName(tau);

@@ -75,7 +75,8 @@ TEST_P(ByteCacheTest, BatchAndSlicesChangeNoBit) {
 }
 
 // The first token comes of the prompt, which is not rounded; the others differ,
-// by little. A token that differs ends the comparison.
+// by little: most where another token leaves, and a token that differs ends the
+// comparison.
 TEST_P(ByteCacheTest, LogprobsAreNearThoseOfBf16) {
   const std::vector<Request> requests = Requests(140);
   EngineSetup setup = Setup();
@@ -85,6 +86,7 @@ TEST_P(ByteCacheTest, LogprobsAreNearThoseOfBf16) {
   engine_ = MakeEngine(ByteSetup());
   const std::vector<Outcome> bytes = RunAll(requests);
   double most = 0.0;
+  double sum = 0.0;
   size_t compared = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
     EXPECT_EQ(bytes[i].tokens[0], bf16[i].tokens[0]);
@@ -94,14 +96,16 @@ TEST_P(ByteCacheTest, LogprobsAreNearThoseOfBf16) {
     for (size_t t = 1; t < bytes[i].tokens.size(); ++t) {
       if (bytes[i].tokens[t] != bf16[i].tokens[t]) break;
       ++compared;
-      most =
-          std::max(most, std::abs(bytes[i].logprobs[t] - bf16[i].logprobs[t]));
+      const double off = std::abs(bytes[i].logprobs[t] - bf16[i].logprobs[t]);
+      most = std::max(most, off);
+      sum += off;
     }
   }
-  RecordProperty("largest_difference", std::to_string(most));
-  EXPECT_GT(compared, 100U);
-  EXPECT_LT(most, 0.05);
-  EXPECT_GT(most, 0.0);
+  ASSERT_GT(compared, 100U);
+  const double mean = sum / static_cast<double>(compared);
+  EXPECT_LT(most, 0.2);
+  EXPECT_LT(mean, 0.0001);
+  EXPECT_GT(mean, 0.0001) << "8 bits are not free";
 }
 
 }  // namespace
