@@ -40,11 +40,21 @@ inline VI RoundToInt(VF x) {
   return reinterpret_cast<VI>(FloatToBits(x + shift) - FloatToBits(shift));
 }
 
-// kLanes integers of 8 bits as f32.
+// kLanes integers of 8 bits as f32. By name where there are instructions: gcc 12
+// widens a vector in halves and puts them together again.
 inline VF LoadBytes(const int8_t* from) {
+#if KF_SIMD_LEVEL >= 2
+  __m128i bytes;
+  __builtin_memcpy(&bytes, from, sizeof(bytes));
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+#elif KF_SIMD_LEVEL == 1
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(
+      _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
   VB bytes;
   __builtin_memcpy(&bytes, from, sizeof(bytes));
   return __builtin_convertvector(__builtin_convertvector(bytes, VI), VF);
+#endif
 }
 
 // The bytes of x [d] rounded to bf16, [row], and their scale; x is overwritten,

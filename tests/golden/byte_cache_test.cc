@@ -104,8 +104,8 @@ TEST_P(ByteCacheTest, LogprobsAreNearThoseOfBf16) {
   ASSERT_GT(compared, 100U);
   const double mean = sum / static_cast<double>(compared);
   EXPECT_LT(most, 0.2);
-  EXPECT_LT(mean, 0.0001);
-  EXPECT_GT(mean, 0.0001) << "8 bits are not free";
+  EXPECT_LT(mean, 0.03);
+  EXPECT_GT(mean, 0.001) << "8 bits are not free";
 }
 
 }  // namespace
