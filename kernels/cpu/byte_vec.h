@@ -40,8 +40,8 @@ inline VI RoundToInt(VF x) {
   return reinterpret_cast<VI>(FloatToBits(x + shift) - FloatToBits(shift));
 }
 
-// kLanes integers of 8 bits as f32. By name where there are instructions: gcc 12
-// widens a vector in halves and puts them together again.
+// kLanes integers of 8 bits as f32. By name where there are instructions: gcc
+// 12 widens a vector in halves and puts them together again.
 inline VF LoadBytes(const int8_t* from) {
 #if KF_SIMD_LEVEL >= 2
   __m128i bytes;
