@@ -16,7 +16,7 @@ using engine::Request;
 class ByteCacheTest : public IdentityRig {
  protected:
   EngineSetup ByteSetup() const {
-    EngineSetup setup = Setup();
+    EngineSetup setup = BackendSetup();
     setup.cache_dtype = DType::kI8;
     return setup;
   }
@@ -79,7 +79,7 @@ TEST_P(ByteCacheTest, BatchAndSlicesChangeNoBit) {
 // comparison.
 TEST_P(ByteCacheTest, LogprobsAreNearThoseOfBf16) {
   const std::vector<Request> requests = Requests(140);
-  EngineSetup setup = Setup();
+  EngineSetup setup = BackendSetup();
   setup.cache_dtype = DType::kBF16;
   engine_ = MakeEngine(std::move(setup));
   const std::vector<Outcome> bf16 = RunAll(requests);
