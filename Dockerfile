@@ -55,9 +55,11 @@ RUN bash scripts/packages.sh cublas \
  && mkdir -p /opt/runtime/lib64 /opt/runtime/doc \
  && mv /opt/cublas/nvidia/cu13/lib/libcublasLt.so.13 /opt/runtime/lib64/ \
  && find /opt/cublas -ipath '*.dist-info/*license*' -type f -exec mv {} /opt/runtime/doc/ \; \
+ && test -n "$(ls /opt/runtime/doc)" \
  && rm -rf /opt/cublas
 
-# The tests are those of the stage above, which run the kernels under emulation.
+# No test runs for this target: its kernels are tested under emulation, with all
+# else, in the stage above.
 FROM cuda-packages AS cuda-build
 COPY . .
 RUN cmake --preset release -DKF_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES='80-real;90-real;90-virtual' \
@@ -89,9 +91,9 @@ FROM runtime AS cuda
 COPY --from=cuda-packages /opt/runtime/lib64/ /usr/local/cuda/lib64/
 COPY --from=cuda-packages /opt/runtime/doc/ /usr/share/doc/cublas/
 COPY --from=cuda-build /src/build/release/bin/keyformer-server /src/build/release/bin/keyformer /usr/local/bin/
-# What the container toolkit gives the container of the host's driver.
-ENV NVIDIA_VISIBLE_DEVICES=all \
-    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+# What the container toolkit gives the container of the host's driver; which
+# devices is for the one who runs it (--gpus).
+ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
 RUN keyformer-server --version && keyformer --help >/dev/null
 
 # The default: the last.

@@ -8,9 +8,11 @@
 # Stages: dev    gcc build, every test, the oracle's vectors
 #         asan   the tests under AddressSanitizer and UBSan (with CI=true not
 #                the command-line tools')
-#         tsan   kernels and engine under ThreadSanitizer (with CI=true not
-#                what starts no threads)
-#         fuzz   each fuzz target on its corpus, then KF_FUZZ_SECONDS (20) each
+#         tsan   kernels, at the machine's own instruction set, and engine
+#                under ThreadSanitizer (with CI=true not what starts no threads)
+#         fuzz   each fuzz target on its corpus, then KF_FUZZ_SECONDS (20) each;
+#                clang with warnings as errors (with CI=true not the sources of
+#                instruction sets above the baseline)
 #         cuda   nvcc compiles the kernels, the static gates judge them; says so
 #                and passes where there is no nvcc
 #         lint   format, clang-tidy, include direction, shell, metric names
@@ -29,7 +31,7 @@ all_stages=(dev asan tsan fuzz cuda lint image)
 stages=(dev)
 
 usage() {
-  sed -n '2,22s/^# \{0,1\}//p' "$0"
+  sed -n '2,24s/^# \{0,1\}//p' "$0"
 }
 
 known_stage() {
@@ -114,7 +116,7 @@ stage_fuzz() {
 
 stage_cuda() {
   scripts/check_gpu.py
-  if command -v nvcc >/dev/null; then
+  if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
     python3 tests/cuda/gates/check_gpu_test.py
   fi
 }

@@ -283,10 +283,14 @@ void MultiplyUnpacked(gpu::Stream stream, const GroupProductArgs& args) {
 }  // namespace
 
 int64_t GroupRoomOutputs(int64_t in, int64_t out) {
-  // Whole tiles of the products that read it.
+  // Whole tiles of the products that read it, and a grid's second dimension of
+  // the kernel that fills it.
   constexpr int64_t kBytes = int64_t{64} << 20;
   constexpr int64_t kWhole = 128;
-  const int64_t fit = kBytes / (in * static_cast<int64_t>(sizeof(Bf16)));
+  constexpr int64_t kMostTiles = 65535;
+  const int64_t fit =
+      std::min(kBytes / (in * static_cast<int64_t>(sizeof(Bf16))),
+               kMostTiles * kGroupTileOutputs);
   const int64_t all = GroupTilesAlongOutputs(out) * kGroupTileOutputs;
   return std::min(all, std::max(kWhole, fit / kWhole * kWhole));
 }

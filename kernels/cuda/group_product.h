@@ -1,7 +1,8 @@
 // Products by integer weights that stay packed in device memory: y = x W^T,
 // with the residual add in the epilogue. W's values are those of its groups,
 // rounded to bf16 in registers, and x is bf16: a row has the bits of a bf16
-// product (product.h) by those values.
+// product (product.h) by those values. (A minimum below 2^-9 of its group's
+// scale loses its last bits: group_unpack.cuh.)
 //
 // Up to kGroupFewRows rows, decoding among them, the packed weights are read
 // once, at the speed of memory. For more rows W is unpacked, a piece at a time,

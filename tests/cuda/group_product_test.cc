@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 #include <ostream>
+#include <string>
 #include <vector>
 
 #include "kernels/core/bf16.h"
@@ -27,7 +28,7 @@ namespace {
 
 using gpu::DeviceArray;
 
-// The check build looks at every load; what has many columns is run elsewhere.
+// The check build looks at every load; the largest cases are the others'.
 const bool kChecked = std::string(KF_EMULATED_MODE) == "check";
 
 std::vector<Bf16> Rounded(const std::vector<float>& values) {
@@ -221,8 +222,13 @@ TEST(GroupProduct, FourBitsEqualTheTwin) {
 
 // A warp then has four tiles: the last of them beyond the matrix.
 TEST(GroupProduct, ManyColumns) {
-  if (kChecked) GTEST_SKIP() << "the same code, and 16,000 columns of it";
+  ExpectTwin({2, 32, 16384 + 13}, DType::kQ4_1, 4);
+  if (kChecked) GTEST_SKIP() << "the same code, and more of it";
   ExpectTwin({2, 160, 16384 + 13}, DType::kQ4_1, 4);
+  // Longer than the stages of the pipeline; rows of the two other kernels.
+  ExpectTwin({18, 6 * 128 + 32, 16384 + 8}, DType::kQ4_1, 4);
+  ExpectTwin({34, 160, 16384 + 8}, DType::kQ4_1, 4);
+  ExpectTwin({18, 160, 16384 + 8}, DType::kF32, 8);
   ExpectTwin({2, 136, 16384 + 13}, DType::kF32, 8);
   ExpectTwin({18, 32, 16384 + 13}, DType::kQ4_0, 4);
   ExpectTwin({34, 32, 16384 + 13}, DType::kQ8_0, 8);
