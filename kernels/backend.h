@@ -319,9 +319,10 @@ class Backend {
     for (int64_t index = 0; index < count; ++index) fn(index, 0);
   }
 
-  // --- weights ---
   // Whether pages may be of this type; kF32 and kBF16 are served by all.
   virtual bool SupportsCache(DType /*cache_dtype*/) const { return true; }
+
+  // --- weights ---
   // Matrices of one input stacked by rows: [Q; K; V], [gate; up].
   virtual absl::StatusOr<std::unique_ptr<LinearWeights>> LoadLinear(
       std::span<const WeightView> stacked, WeightFormat format) = 0;

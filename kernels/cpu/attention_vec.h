@@ -55,7 +55,6 @@ class LineFetcher {
 // Queries in the form that QkTile takes while it fetches ahead: bf16 pairs for
 // which there is no instruction as two floats, in place of two operations at
 // every use.
-inline constexpr int kPairWords = kHasDotBf16 ? 1 : 2;
 inline void SplitPairs(const uint32_t* q, int64_t count, uint32_t* out) {
   for (int64_t i = 0; i < count; ++i) {
     out[2 * i] = q[i] << 16;
@@ -350,8 +349,8 @@ inline void StoreSums(const uint16_t* /*value*/,
 
 // acc[r][c] += sum over `slots` of p[r][slot] v[slot][c] for kRows rows and
 // kVecs vectors of channels. Lanes beyond a row's end read what follows it
-// (the next row, or the block's positions) and are never used. `near` are the
-// next values.
+// (the next row, or what the block has after V) and are never used. `near` are
+// the next values.
 template <int kRows, int kVecs, typename Value, typename Meanwhile>
 inline void PvTile(const float* p,
                    int64_t p_stride,

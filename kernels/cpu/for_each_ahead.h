@@ -2,6 +2,7 @@
 // next.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -18,7 +19,7 @@ inline void ForEachAhead(ThreadPool& pool,
                          int64_t count,
                          absl::FunctionRef<void(int64_t, int64_t, int)> fn) {
   std::atomic<int64_t> cursor = 0;
-  const int threads = pool.threads();
+  const int64_t threads = std::min<int64_t>(pool.threads(), count);
   pool.ParallelFor(threads, [&](int64_t /*i*/, int worker) {
     const auto take = [&cursor] {
       return cursor.fetch_add(1, std::memory_order_relaxed);

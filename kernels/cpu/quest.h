@@ -3,7 +3,7 @@
 // A slot of the bounds' pages is a page of the cache: its K is the smallest
 // value of each K channel; where V would be, the largest lie as K does, so that
 // 16 pages are bounded at once. Of 8 bits they are integers and scales, too,
-// rounded outwards.
+// rounded outwards but for the rounding of the scale.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@
 namespace kf::cpu {
 
 // Takes the K of tokens [first, end) of `page` into its bounds; first = 0
-// starts them anew. Slots of the page, 0 <= first < end <= 16.
+// starts them anew, and 8 bits always do. Slots of the page, 0 <= first < end
+// <= 16.
 void UpdateBounds(const HeadLayout& layout,
                   const HeadPages& cache,
                   const HeadPages& bounds,
@@ -30,7 +31,7 @@ struct PageChoice {
   int32_t newest;     // page
   int32_t count;      // pages read, 1 .. newest + 1
   int32_t group;      // query heads
-  const uint32_t* q;  // [group][steps], packed
+  const uint32_t* q;  // [group][query_words], packed
   uint64_t* keys;     // [newest rounded up to 16], working memory
   int32_t* pages;     // out [count]: page numbers of the pool, in slot order
 };
