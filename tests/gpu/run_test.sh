@@ -68,7 +68,7 @@ import json, sys
 run = json.load(open(sys.argv[1]))
 assert run["failures"] == 0 and len(run["steps"]) == 6, run
 titles = [s["title"] for s in run["benchmark"]["sections"]]
-assert len(titles) == 6 and titles[0] == "Copy bandwidth", titles
+assert len(titles) == 8 and titles[0] == "Copy bandwidth", titles
 PY
 
 # A failing test fails the run, but ends nothing.
