@@ -137,14 +137,12 @@ struct ByteKeys {
 };
 
 // What a sweep over K fetches meanwhile, for the cache's sake alone: of pages
-// further on in its list, and with `fetcher`, `lines` a step.
+// further on in its list, and of the thread's next chunk.
 struct NoAhead {
-  static constexpr bool kAhead = false;
   KF_SIMD_INLINE void operator()(const unsigned char* /*near*/) const {}
   KF_SIMD_INLINE void Step() const {}
 };
 struct Ahead {
-  static constexpr bool kAhead = true;
   LineFetcher* fetcher;
   bool second;  // line a step
   KF_SIMD_INLINE void operator()(const unsigned char* near) const {

@@ -1,6 +1,5 @@
 // Attending over a chunk of one sequence's keys, and putting chunks together,
 // compiled once per SIMD level.
-#include <type_traits>
 
 #include "kernels/cpu/attention_simd.h"
 #include "kernels/cpu/attention_vec.h"
@@ -46,13 +45,14 @@ void ChunkLogits(const DecodeChunk& chunk,
   if (layout.bytes) {
     QkLogits<ByteKeys, kHeads, PagesAtOnce(kHeads)>(work, ahead);
   } else if (layout.bf16) {
-    if constexpr (!kHasDotBf16) {
+    if constexpr (kHasDotBf16) {
+      QkLogits<Bf16Keys, kHeads, PagesAtOnce(kHeads)>(work, ahead);
+    } else {
       SplitPairs(work.q, int64_t{kHeads} * layout.steps, chunk.split);
       work.q = chunk.split;
       work.q_stride = 2 * layout.steps;
+      QkLogits<SplitBf16Keys, kHeads, PagesAtOnce(kHeads)>(work, ahead);
     }
-    using Keys = std::conditional_t<kHasDotBf16, Bf16Keys, SplitBf16Keys>;
-    QkLogits<Keys, kHeads, PagesAtOnce(kHeads)>(work, ahead);
   } else {
     QkLogits<FloatKeys, kHeads, PagesAtOnce(kHeads)>(work, ahead);
   }
