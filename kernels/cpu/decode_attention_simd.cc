@@ -259,14 +259,14 @@ void AddScores(const DecodeCombine& combine, int32_t chunks) {
   for (int32_t j = 0; j < combine.group; ++j) {
     ChunkShares(combine, j, chunks, combine.shares + int64_t{j} * chunks);
   }
+  const bool to_row = combine.row_scores != nullptr;
   for (int32_t slot = 0; slot < combine.slots; slot += kLanes) {
     float* scores =
-        combine.row_scores != nullptr
-            ? nullptr
-            : reinterpret_cast<float*>(Block(combine.pages, slot / kSlots) +
-                                       combine.layout->score_offset) +
-                  slot % kSlots;
-    VF sum = scores == nullptr ? Zero() : Load(scores);
+        to_row ? combine.row_scores + slot
+               : reinterpret_cast<float*>(Block(combine.pages, slot / kSlots) +
+                                          combine.layout->score_offset) +
+                     slot % kSlots;
+    VF sum = to_row ? Zero() : Load(scores);
     const float* share = combine.shares + slot / kDecodeChunk;
     const float* numerators = combine.numerators + slot;
     for (int32_t j = 0; j < combine.group; ++j) {
@@ -274,10 +274,10 @@ void AddScores(const DecodeCombine& combine, int32_t chunks) {
       numerators += combine.numerators_stride;
       share += chunks;
     }
-    if (scores != nullptr) {
-      Store(sum, scores);
+    if (to_row) {
+      SetRow(sum, combine.slots - slot, scores);
     } else {
-      SetRow(sum, combine.slots - slot, combine.row_scores + slot);
+      Store(sum, scores);
     }
   }
 }
