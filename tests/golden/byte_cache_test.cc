@@ -57,21 +57,8 @@ TEST_P(ByteCacheTest, WholeBudgetIsFullBitForBit) {
 }
 
 TEST_P(ByteCacheTest, BatchAndSlicesChangeNoBit) {
-  engine_ = MakeEngine(ByteSetup());
-  const std::vector<Request> requests = Requests(140);
-  const std::vector<Outcome> together = RunAll(requests);
-  for (size_t i = 0; i < requests.size(); ++i) {
-    ExpectSameBits(Run(requests[i]), together[i]);
-  }
-  for (const int32_t slice : {32, 96}) {
-    EngineSetup setup = ByteSetup();
-    setup.prefill_slice_tokens = slice;
-    engine_ = MakeEngine(std::move(setup));
-    const std::vector<Outcome> sliced = RunAll(requests);
-    for (size_t i = 0; i < requests.size(); ++i) {
-      ExpectSameBits(sliced[i], together[i]);
-    }
-  }
+  ExpectBatchAndSlicesChangeNoBit([this] { return ByteSetup(); },
+                                  Requests(140));
 }
 
 // The first token comes of the prompt, which is not rounded; the others differ,

@@ -89,21 +89,8 @@ TEST_P(IdentitiesTest, NoiseAndItsSeedMatter) {
 
 // Alone, among others, and however the prompt is cut into slices.
 TEST_P(IdentitiesTest, BatchAndSlicesChangeNoBit) {
-  engine_ = MakeEngine(BackendSetup());
-  const std::vector<Request> requests = Variants(140);
-  const std::vector<Outcome> together = RunAll(requests);
-  for (size_t i = 0; i < requests.size(); ++i) {
-    ExpectSameBits(Run(requests[i]), together[i]);
-  }
-  for (const int32_t slice : {32, 96}) {
-    EngineSetup setup = BackendSetup();
-    setup.prefill_slice_tokens = slice;
-    engine_ = MakeEngine(std::move(setup));
-    const std::vector<Outcome> sliced = RunAll(requests);
-    for (size_t i = 0; i < requests.size(); ++i) {
-      ExpectSameBits(sliced[i], together[i]);
-    }
-  }
+  ExpectBatchAndSlicesChangeNoBit([this] { return BackendSetup(); },
+                                  Variants(140));
 }
 
 TEST_P(IdentitiesTest, LargeBudgetEvictsNothing) {

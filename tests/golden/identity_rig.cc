@@ -71,6 +71,25 @@ IdentityRig::IdentityRig()
                                   .context = 512},
                                  folder_.File("tiny.gguf"))) {}
 
+void IdentityRig::ExpectBatchAndSlicesChangeNoBit(
+    const std::function<EngineSetup()>& make_setup,
+    const std::vector<engine::Request>& requests) {
+  engine_ = MakeEngine(make_setup());
+  const std::vector<Outcome> together = RunAll(requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    ExpectSameBits(Run(requests[i]), together[i]);
+  }
+  for (const int32_t slice : {32, 96}) {
+    EngineSetup setup = make_setup();
+    setup.prefill_slice_tokens = slice;
+    engine_ = MakeEngine(std::move(setup));
+    const std::vector<Outcome> sliced = RunAll(requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      ExpectSameBits(sliced[i], together[i]);
+    }
+  }
+}
+
 EngineSetup IdentityRig::BackendSetup() const {
   EngineSetup setup;
   setup.model_path = model_path_;

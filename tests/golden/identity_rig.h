@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -49,6 +50,10 @@ class IdentityRig : public ::testing::TestWithParam<std::string> {
   // Together.
   std::vector<Outcome> RunAll(
       const std::vector<engine::Request>& requests) const;
+  // Alone, together, and with prompts in slices of 32 and 96; sets engine_.
+  void ExpectBatchAndSlicesChangeNoBit(
+      const std::function<EngineSetup()>& make_setup,
+      const std::vector<engine::Request>& requests);
 
   TempDir folder_;
   std::string model_path_;
