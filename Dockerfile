@@ -46,12 +46,12 @@ RUN cmake --preset release -DKF_BUILD_TESTS=ON \
 FROM packages AS cuda-packages
 ARG PIP_CERT
 RUN bash scripts/packages.sh nvcc \
-  | xargs python3 -m pip install --quiet --disable-pip-version-check --no-deps --no-cache-dir --target /opt/cuda \
+  | python3 -m pip install --quiet --disable-pip-version-check --no-deps --no-cache-dir --only-binary :all: --require-hashes -r /dev/stdin --target /opt/cuda \
  && ln -s /opt/cuda/nvidia/cu13 /usr/local/cuda \
  && ln -s lib /usr/local/cuda/lib64 \
  && ln -s libcudart.so.13 /usr/local/cuda/lib/libcudart.so
 RUN bash scripts/packages.sh cublas \
-  | xargs python3 -m pip install --quiet --disable-pip-version-check --no-deps --no-cache-dir --target /opt/cublas \
+  | python3 -m pip install --quiet --disable-pip-version-check --no-deps --no-cache-dir --only-binary :all: --require-hashes -r /dev/stdin --target /opt/cublas \
  && mkdir -p /opt/runtime/lib64 /opt/runtime/doc \
  && mv /opt/cublas/nvidia/cu13/lib/libcublasLt.so.13 /opt/runtime/lib64/ \
  && find /opt/cublas -ipath '*.dist-info/*license*' -type f -exec mv {} /opt/runtime/doc/ \; \

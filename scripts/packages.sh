@@ -30,14 +30,20 @@ KF_RUNTIME_PACKAGES=(
   libabsl20220623 libcivetweb1 libgrpc++1.51 libpcre2-8-0
   libprometheus-cpp-core1.0 libprotobuf32 libspdlog1.10 libssl3 libutf8proc2
 )
-# From PyPI, at the versions that were tried together: nvcc with what it needs,
-# for the cuda image alone; elsewhere the toolkit is brought along.
+# From PyPI, as requirements of pip: the versions that were tried together, each
+# with the SHA-256 of its wheel for x86-64. nvcc with what it needs, for the cuda
+# image alone; elsewhere the toolkit is brought along.
 KF_NVCC_PACKAGES=(
-  nvidia-cuda-cccl==13.0.85 nvidia-cuda-crt==13.0.88 nvidia-cuda-nvcc==13.0.88
-  nvidia-cuda-runtime==13.0.96 nvidia-nvvm==13.0.88
+  "nvidia-cuda-cccl==13.0.85 --hash=sha256:e0da7ad981f3a8aff08241b5bfc1af868742a63e2762f53a5171c492ef242649"
+  "nvidia-cuda-crt==13.0.88 --hash=sha256:2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4"
+  "nvidia-cuda-nvcc==13.0.88 --hash=sha256:56fe502eb77625a12f25172caa3cdddb4e4c8ba2c8c17dba44b164761b380f03"
+  "nvidia-cuda-runtime==13.0.96 --hash=sha256:7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548"
+  "nvidia-nvvm==13.0.88 --hash=sha256:c5f41ffeb6466944a026dfa5317d7d85355c119bbec279205d22f1869d1054e0"
 )
 # And the library of its products.
-KF_CUBLAS_PACKAGES=(nvidia-cublas==13.1.0.3)
+KF_CUBLAS_PACKAGES=(
+  "nvidia-cublas==13.1.0.3 --hash=sha256:ee8722c1f0145ab246bccb9e452153b5e0515fd094c3678df50b2a0888b8b171"
+)
 
 # Prints those of the given packages that are not installed, one a line.
 kf_missing_packages() {
