@@ -17,7 +17,12 @@ if(kf_cuda_wanted)
   # SASS for A100 and H100/H200, PTX for what comes after.
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual CACHE STRING "")
   enable_language(CUDA)
-  find_package(CUDAToolkit REQUIRED)
+  # For CUDA::cudart_static. CMake 3.25's module fails where the toolkit lacks
+  # nvToolsExt, as that of 13 does, for a project that asks for 3.25.
+  block(SCOPE_FOR VARIABLES)
+    set(CMAKE_MINIMUM_REQUIRED_VERSION 3.24)
+    find_package(CUDAToolkit REQUIRED)
+  endblock()
   set(CMAKE_CUDA_STANDARD 20)
   # CMake 3.25 does not know that nvcc 13 has it.
   if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
