@@ -101,11 +101,13 @@ bool KindFits(const Device& d,
 
 }  // namespace
 
-cudaError_t Run(Device& d) {
-  while (!d.queue.empty()) {
+cudaError_t Run(Device& d, uint64_t until) {
+  while (!d.queue.empty() && d.done < until) {
     const Work work = std::move(d.queue.front());
     d.queue.pop_front();
+    ++d.done;
     if (std::string fault = work(); !fault.empty()) {
+      d.done += d.queue.size();
       d.queue.clear();
       SetFault(d, std::move(fault));
     }

@@ -52,6 +52,30 @@ TEST_F(RuntimeApi, WorkRunsWhenSomebodyWaits) {
   EXPECT_EQ(cudaFreeHost(pinned), cudaSuccess);
 }
 
+TEST_F(RuntimeApi, AnEventIsWaitedForAndNothingAfterIt) {
+  int* pinned = nullptr;
+  ASSERT_EQ(cudaMallocHost(&pinned, 2 * sizeof(int)), cudaSuccess);
+  pinned[0] = pinned[1] = 0;
+  DeviceArray<int> x(std::vector<int>{1});
+  cudaEvent_t event = nullptr;
+  ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+            cudaSuccess);
+  const auto fetch = [&](int* to) {
+    launch(stream_, 1, 1, 0, AddTo, x.data(), 1);
+    cudaMemcpyAsync(to, x.data(), sizeof(int), cudaMemcpyDeviceToHost, stream_);
+  };
+  fetch(&pinned[0]);
+  ASSERT_EQ(cudaEventRecord(event, stream_), cudaSuccess);
+  fetch(&pinned[1]);
+  EXPECT_EQ(cudaEventSynchronize(event), cudaSuccess);
+  EXPECT_EQ(pinned[0], 2);
+  EXPECT_EQ(pinned[1], 0);
+  EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+  EXPECT_EQ(pinned[1], 3);
+  EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+  EXPECT_EQ(cudaFreeHost(pinned), cudaSuccess);
+}
+
 TEST_F(RuntimeApi, PageableMemoryIsReadAtOnce) {
   int value = 1;
   DeviceArray<int> x(1);

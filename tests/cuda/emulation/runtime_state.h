@@ -2,6 +2,7 @@
 // captures. Inside the emulator only.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -16,7 +17,9 @@ struct CUstream_st {
   bool spoiled = false;  // the capture
   std::vector<kf::emu::Work> captured;
 };
-struct CUevent_st {};
+struct CUevent_st {
+  uint64_t after = 0;  // so much of the queue's work, since the beginning
+};
 struct CUgraph_st {
   std::vector<kf::emu::Work> work;
 };
@@ -30,6 +33,7 @@ namespace kf::emu {
 struct Device {
   std::recursive_mutex mutex;
   std::deque<Work> queue;
+  uint64_t done = 0;  // work that has left the queue
   cudaError_t error = cudaSuccess;
   std::string fault;  // of the last cudaErrorLaunchFailure
   std::map<const char*, size_t> device_memory;
@@ -47,7 +51,8 @@ Device& TheDevice();
 cudaError_t Set(Device& d, cudaError_t error);
 // For calls that a capture does not bear: an error if there is one.
 cudaError_t SpoilCapture(Device& d);
-// Does all that is queued; the device's error.
-cudaError_t Run(Device& d);
+// Does all that is queued, or until so much has left the queue since the
+// beginning; the device's error.
+cudaError_t Run(Device& d, uint64_t until = UINT64_MAX);
 
 }  // namespace kf::emu

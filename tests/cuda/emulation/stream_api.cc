@@ -48,12 +48,21 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 // The queue is in order of issue, so what precedes an event always ran before
 // what waits for it.
-cudaError_t cudaEventRecord(cudaEvent_t /*event*/, cudaStream_t /*stream*/) {
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t /*stream*/) {
+  Device& d = TheDevice();
+  const Lock lock(d.mutex);
+  event->after = d.done + d.queue.size();
   return cudaPeekAtLastError();
 }
 
-cudaError_t cudaEventSynchronize(cudaEvent_t /*event*/) {
-  return cudaDeviceSynchronize();
+// What was issued after the event still waits.
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  Device& d = TheDevice();
+  const Lock lock(d.mutex);
+  if (const cudaError_t error = SpoilCapture(d); error != cudaSuccess) {
+    return error;
+  }
+  return Run(d, event->after);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t /*stream*/,
