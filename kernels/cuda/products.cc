@@ -69,9 +69,14 @@ Products::~Products() {
 }
 
 absl::Status Products::Prepare(const DeviceLinear& w) {
-  if (!library_.has_value() || w.format() != WeightFormat::kBF16) {
-    return absl::OkStatus();
-  }
+  if (!library_.has_value()) return absl::OkStatus();
+  if (w.format() == WeightFormat::kBF16) KF_RETURN_IF_ERROR(Ask(w));
+  (Serves(w) ? any_served_ : any_own_) = true;
+  if (w.format() != WeightFormat::kBF16) any_not_bf16_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status Products::Ask(const DeviceLinear& w) {
   const std::pair<int64_t, int64_t> key(w.in(), w.out());
   if (shapes_.contains(key)) return absl::OkStatus();
   Shape shape;
@@ -166,8 +171,11 @@ absl::Status Products::MultiplyPadded(const Shape& shape,
 }
 
 std::string Products::description() const {
-  return library_.has_value() ? absl::StrCat("cuBLASLt ", library_->version)
-                              : "own products";
+  if (!library_.has_value() || (any_own_ && !any_served_)) {
+    return "own products";
+  }
+  return absl::StrCat("cuBLASLt ", library_->version,
+                      any_own_ ? " and own products" : "");
 }
 
 std::string Products::notice() const {
@@ -193,6 +201,9 @@ std::string Products::notice() const {
       absl::StrAppend(&text, ", above ", kLtFewRows, " rows ",
                       matmul.NameOf(shape.choice->many));
     }
+  }
+  if (any_not_bf16_) {
+    text += "; weights that are not bf16: own products";
   }
   return text;
 }

@@ -52,7 +52,8 @@ class Products {
                         const float* residual,
                         float* out);
 
-  // "cuBLASLt 13.1.0", or "own products".
+  // What multiplies by the matrices prepared so far: "cuBLASLt 13.1.0", "own
+  // products", or the one and the other. Before the first: who will be asked.
   std::string description() const;
   // For the operator: what was looked for in vain, or what cuBLASLt does for
   // the shapes prepared so far.
@@ -67,6 +68,9 @@ class Products {
 
   Products(const Device& device, Workspace& workspace)
       : device_(device), workspace_(workspace) {}
+
+  // Chooses the algorithms for a shape, once.
+  absl::Status Ask(const DeviceLinear& w);
 
   // Null: not cuBLASLt's.
   const Shape* ShapeOf(const DeviceLinear& w) const;
@@ -83,6 +87,10 @@ class Products {
   Workspace& workspace_;
   std::optional<CublasLt> library_;
   std::string tried_;  // where there is no library
+  // Of the matrices prepared.
+  bool any_served_ = false;
+  bool any_own_ = false;
+  bool any_not_bf16_ = false;
   lt::Handle handle_ = nullptr;
   std::map<std::pair<int64_t, int64_t>, Shape> shapes_;  // by (in, out)
 };

@@ -224,6 +224,7 @@ TEST_F(CublasLtTest, IsNotUsedWhereBitsDependOnThePlace) {
   fake_.few = {{.id = 6, .order = FakeOrder::kByPlace}};
   Start();
   EXPECT_THAT(backend_->notice(), HasSubstr("40 to 37: own product"));
+  EXPECT_THAT(backend_->description(), HasSubstr(", own products"));
   ExpectTheRightRows();
   EXPECT_TRUE(Served().empty());
   const std::vector<float> rows = Multiply(0, kRows, false);
@@ -245,6 +246,25 @@ TEST_F(CublasLtTest, OwnProductsWhereNoneIsAskedFor) {
   EXPECT_EQ(backend_->notice(), "");
   ExpectTheRightRows();
   EXPECT_TRUE(fake_.queries.empty());
+}
+
+// Integer weights are never its own.
+TEST_F(CublasLtTest, IsNotNamedWhereItServesNothing) {
+  for (const WeightFormat format : {WeightFormat::kQ8, WeightFormat::kQ4}) {
+    auto backend =
+        CreateCudaBackend({.name = "cuda", .cublaslt_path = FakePath()});
+    ASSERT_THAT(backend, IsOk());
+    const auto groups = (*backend)->LoadLinear({&view_, 1}, format);
+    ASSERT_THAT(groups, IsOk());
+    EXPECT_THAT((*backend)->description(), HasSubstr(", own products, graphs"));
+    EXPECT_THAT((*backend)->notice(),
+                HasSubstr("; weights that are not bf16: own products"));
+    const auto rounded =
+        (*backend)->LoadLinear({&view_, 1}, WeightFormat::kBF16);
+    ASSERT_THAT(rounded, IsOk());
+    EXPECT_THAT((*backend)->description(),
+                HasSubstr(", cuBLASLt 13.1.0 and own products, no graphs"));
+  }
 }
 
 TEST_F(CublasLtTest, SaysOnceWhatItLookedForInVain) {
