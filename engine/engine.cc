@@ -404,11 +404,12 @@ std::string Engine::backend_notice() const { return impl_->backend->notice(); }
 
 uint64_t Engine::kv_bytes_per_token() const {
   const AttentionShape& shape = impl_->decoder->shape();
-  const auto d = static_cast<uint64_t>(shape.head_dim);
-  const auto element = static_cast<uint64_t>(LayoutOf(shape.cache_dtype).bytes);
-  const uint64_t scale = shape.cache_dtype == DType::kI8 ? sizeof(float) : 0;
-  return uint64_t{2} * static_cast<uint64_t>(shape.kv_heads) *
-         (d * element + scale) * static_cast<uint64_t>(impl_->config.layers);
+  // A slot's share of its page, with what pads its rows, but for the position
+  // and the score that each head has there.
+  const uint64_t slot = impl_->backend->PageBytes(shape) / kPageTokens;
+  const uint64_t beside =
+      static_cast<uint64_t>(shape.kv_heads) * (sizeof(int32_t) + sizeof(float));
+  return (slot - beside) * static_cast<uint64_t>(impl_->config.layers);
 }
 
 }  // namespace kf::engine

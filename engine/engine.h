@@ -110,8 +110,9 @@ class Engine {
   const EngineOptions& options() const;         // with defaults filled in
   const LayerProfiles& layer_profiles() const;  // on offer for this model
   std::string backend_description() const;
-  std::string backend_notice() const;   // for the operator; may be empty
-  uint64_t kv_bytes_per_token() const;  // all layers, K and V
+  std::string backend_notice() const;  // for the operator; may be empty
+  // All layers, K and V as they are stored: with scales and what pads a row.
+  uint64_t kv_bytes_per_token() const;
 
  private:
   Engine();

@@ -64,6 +64,34 @@ TEST(EngineTest, LayerProfilesStandBesideTheModel) {
                        "another.json: no such file"));
 }
 
+// What a pool of a given size holds is counted with it: rows of 8 bits are
+// padded to words.
+TEST(EngineTest, KvBytesAreThoseThatAreStored) {
+  constexpr uint64_t kPositionAndScore = 8;
+  for (const int32_t head_dim : {16, 18}) {
+    for (const DType cache : {DType::kF32, DType::kBF16, DType::kI8}) {
+      testing::TinyModelSpec spec;
+      spec.head_dim = head_dim;
+      EngineOptions options = TinyOptions("");
+      options.cache_dtype = cache;
+      TestEngine engine({.spec = spec, .options = options});
+      const EngineStats stats = engine->Stats();
+      const auto slots = static_cast<uint64_t>(stats.pages_total) * kPageTokens;
+      const auto layers = static_cast<uint64_t>(spec.layers);
+      EXPECT_EQ(engine->kv_bytes_per_token() / layers,
+                engine->options().kv_pool_bytes / slots -
+                    kPositionAndScore * static_cast<uint64_t>(spec.kv_heads))
+          << head_dim << " " << static_cast<int>(cache);
+      const auto d = static_cast<uint64_t>(head_dim);
+      const uint64_t row = cache == DType::kF32    ? 4 * d
+                           : cache == DType::kBF16 ? 2 * d
+                                                   : (d + 3) / 4 * 4 + 4;
+      EXPECT_EQ(engine->kv_bytes_per_token(),
+                2 * layers * static_cast<uint64_t>(spec.kv_heads) * row);
+    }
+  }
+}
+
 TEST(EngineTest, RandomWeightsOfAShapeAnswer) {
   const testing::TempDir dir;
   const std::string config = dir.File("config.json");
