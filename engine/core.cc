@@ -40,23 +40,32 @@ void EngineCore::Add(std::unique_ptr<SequenceGroup> group) {
 
 void EngineCore::Step() {
   const TimePoint start = parts_.clock.Now();
-  scheduler_.Plan(start, plan_);
   const StepPlan& plan = plan_;
+  StepReport report;
+  // The room of those who leave may be what the others grow into.
+  scheduler_.PlanDecode(start, plan_);
   Drop(plan, start);
   Preempt(plan);
+  if (!plan.drops.empty() || !plan.preempt.empty()) Deliver();
+  report.decode_seconds = TimeOf([&] { StartDecode(plan, report); });
+  // Until rows are taken nothing depends on the step's tokens, which a device
+  // chooses meanwhile.
+  scheduler_.PlanPrompts(plan_);
   Admit(plan, start);
   Deliver();
-  const int64_t layers = parts_.config.layers;
-  StepReport report = {
-      .prompt_tokens = static_cast<int32_t>(
-          (plan.prefill_token_layers + layers / 2) / layers),
-      .prefilled = !plan.prefill.empty() || !plan.replay.empty()};
-  report.decode_seconds =
-      TimeOf([&] { report.decode_rows = RunDecode(plan, report); });
+  report.decode_seconds += TimeOf([&] { TakeFirstRows(report); });
+  size_t ahead = 0;
+  report.prefill_seconds = TimeOf([&] { ahead = RunPrefillAhead(plan); });
+  report.decode_seconds += TimeOf([&] { FinishDecode(plan, report); });
   Deliver();
-  report.prefill_seconds = TimeOf([&] { RunPrefill(plan); });
+  report.prefill_seconds +=
+      TimeOf([&] { RunPrefill(std::span(plan.prefill).subspan(ahead)); });
   report.replay_seconds = TimeOf([&] { RunReplay(plan); });
   Deliver();
+  const int64_t layers = parts_.config.layers;
+  report.prompt_tokens =
+      static_cast<int32_t>((plan.prefill_token_layers + layers / 2) / layers);
+  report.prefilled = !plan.prefill.empty() || !plan.replay.empty();
   report.seconds = ToSeconds(parts_.clock.Now() - start);
   observer_->OnStep(report);
 }
@@ -128,40 +137,71 @@ void EngineCore::Admit(const StepPlan& plan, TimePoint now) {
   }
 }
 
-int32_t EngineCore::RunDecode(const StepPlan& plan, StepReport& report) {
-  if (plan.decode.empty()) return 0;
-  std::vector<Sequence*>& rows = decoding_;
-  rows.clear();
-  uint32_t evicted = 0;
+void EngineCore::StartDecode(const StepPlan& plan, StepReport& report) {
+  decoding_.clear();
+  evicted_ = 0;
+  decoded_ = absl::OkStatus();
+  if (plan.decode.empty()) return;
   for (const RequestId id : plan.decode) {
     for (const auto& s : groups_.at(id)->sequences) {
       if (s->finished) continue;
-      evicted +=
+      evicted_ +=
           static_cast<uint32_t>(s->cache.evicted(1) - s->cache.evicted());
-      rows.push_back(s.get());
+      decoding_.push_back(s.get());
     }
   }
-  absl::Status status = caches_->PrepareStep(rows);
+  report.decode_rows = static_cast<int32_t>(decoding_.size());
   const Duration attention = parts_.decoder.attention_time();
-  if (status.ok()) {
-    status = runner_.Decode(rows, [&](std::span<const Runner::LogitsRow> read) {
-      absl::Status taken;
-      report.sampling_seconds += TimeOf([&] { taken = TakeRows(read); });
-      return taken;
-    });
-  }
+  decoded_ = caches_->PrepareStep(decoding_);
+  if (decoded_.ok()) decoded_ = runner_.Decode(decoding_);
   report.attention_seconds =
       ToSeconds(parts_.decoder.attention_time() - attention);
-  if (!status.ok()) {
-    for (const RequestId id : plan.decode) Fail(id, status);
-  } else if (evicted > 0) {
-    observer_->OnEvicted(evicted);
-  }
-  return static_cast<int32_t>(rows.size());
+  if (decoded_.ok()) StartDecoded(report);
 }
 
-void EngineCore::RunPrefill(const StepPlan& plan) {
-  for (const PrefillCall& call : plan.prefill) RunPrefillCall(call);
+void EngineCore::TakeFirstRows(StepReport& report) {
+  if (decoding_.empty()) return;
+  while (decoded_.ok() && runner_.logits_left()) {
+    TakeDecoded(report);
+    if (decoded_.ok()) StartDecoded(report);
+  }
+}
+
+void EngineCore::FinishDecode(const StepPlan& plan, StepReport& report) {
+  if (decoding_.empty()) return;
+  if (decoded_.ok()) TakeDecoded(report);
+  if (!decoded_.ok()) {
+    for (const RequestId id : plan.decode) Fail(id, decoded_);
+  } else if (evicted_ > 0) {
+    observer_->OnEvicted(evicted_);
+  }
+}
+
+void EngineCore::StartDecoded(StepReport& report) {
+  decoded_ = NextRows();
+  if (!decoded_.ok()) return;
+  report.sampling_seconds +=
+      TimeOf([&] { decoded_ = reader_.Start(rows_, readings_); });
+}
+
+void EngineCore::TakeDecoded(StepReport& report) {
+  report.sampling_seconds += TimeOf([&] { decoded_ = TakeRows(); });
+}
+
+// Only where that overlaps: elsewhere the tokens would come later for it. A
+// last layer writes the logits that the host may still have to read.
+size_t EngineCore::RunPrefillAhead(const StepPlan& plan) {
+  if (!reader_.waits()) return 0;
+  size_t ahead = 0;
+  while (ahead < plan.prefill.size() &&
+         plan.prefill[ahead].layer + 1 < parts_.config.layers) {
+    RunPrefillCall(plan.prefill[ahead++]);
+  }
+  return ahead;
+}
+
+void EngineCore::RunPrefill(std::span<const PrefillCall> calls) {
+  for (const PrefillCall& call : calls) RunPrefillCall(call);
 }
 
 void EngineCore::RunPrefillCall(const PrefillCall& call) {
@@ -175,10 +215,14 @@ void EngineCore::RunPrefillCall(const PrefillCall& call) {
     ids.push_back(piece.id);
   }
   if (runs.empty()) return;
-  const absl::Status status = runner_.Prefill(
-      call.layer, runs, [this](std::span<const Runner::LogitsRow> rows) {
-        return TakeRows(rows);
-      });
+  absl::Status status = runner_.Prefill(call.layer, runs);
+  if (call.layer + 1 == parts_.config.layers) {
+    while (status.ok() && runner_.logits_left()) {
+      status = NextRows();
+      if (status.ok()) status = reader_.Start(rows_, readings_);
+      if (status.ok()) status = TakeRows();
+    }
+  }
   if (!status.ok()) {
     for (const RequestId id : ids) Fail(id, status);
   }

@@ -1,6 +1,8 @@
-// The engine without its thread: one Step at a time, drop -> preempt -> admit
-// -> decode -> prefill, each followed by telling clients and gauges what
-// changed.
+// The engine without its thread: one Step at a time, drop -> preempt -> decode
+// -> admit -> take the tokens -> prefill, with clients and gauges told of what
+// changed. What stands between decode and its tokens does not depend on them: a
+// device samples meanwhile (Backend::StartSampling), and begins with the
+// prompts while the host takes the tokens.
 //
 // Thread-compatible: Engine drives it from the engine thread; tests may drive
 // it directly.
@@ -85,12 +87,22 @@ class EngineCore {
   void Drop(const StepPlan& plan, TimePoint now);
   void Preempt(const StepPlan& plan);
   void Admit(const StepPlan& plan, TimePoint now);
-  // The rows that it fed; adds the parts of its time to `report`.
-  int32_t RunDecode(const StepPlan& plan, StepReport& report);
-  void RunPrefill(const StepPlan& plan);
+  // Decode, in three parts, which add those of its time to `report`: up to
+  // where its first rows are being read; all rows but the last that are read
+  // together; these.
+  void StartDecode(const StepPlan& plan, StepReport& report);
+  void TakeFirstRows(StepReport& report);
+  void FinishDecode(const StepPlan& plan, StepReport& report);
+  void StartDecoded(StepReport& report);
+  void TakeDecoded(StepReport& report);
+  // The calls that need not wait until decode's rows have been read: their
+  // number.
+  size_t RunPrefillAhead(const StepPlan& plan);
+  void RunPrefill(std::span<const PrefillCall> calls);
   void RunPrefillCall(const PrefillCall& call);
   void RunReplay(const StepPlan& plan);
-  absl::Status TakeRows(std::span<const Runner::LogitsRow> rows);
+  absl::Status NextRows();
+  absl::Status TakeRows();
   void TakePromptRow(const Runner::LogitsRow& row, std::span<Reading> readings);
   void TakeReading(Reading& reading);
   void TakeToken(Sequence& s, TokenEmitter::Choice choice);
@@ -121,9 +133,15 @@ class EngineCore {
   Runner runner_;
   TokenEmitter emitter_;
   RowReader reader_;
-  StepPlan plan_;                    // of the step; its memory stays
-  std::vector<Sequence*> decoding_;  // scratch of RunDecode
-  std::vector<Reading> readings_;    // scratch of TakeRows
+  StepPlan plan_;  // of the step; its memory stays
+  // Of the step's decode: who feeds a token, what leaves the caches then, and
+  // how it went so far.
+  std::vector<Sequence*> decoding_;
+  uint32_t evicted_ = 0;
+  absl::Status decoded_;
+  // Rows of logits that are being read, the runner's, and what for.
+  std::span<const Runner::LogitsRow> rows_;
+  std::vector<Reading> readings_;
   std::unordered_map<RequestId, std::unique_ptr<SequenceGroup>> groups_;
   std::vector<Ending> endings_;  // not told yet
   CoreReport report_;

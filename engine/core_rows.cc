@@ -39,10 +39,10 @@ CacheState HoldsAll(const Sequence& s, const ModelConfig& config) {
 
 }  // namespace
 
-// What a row comes to depends on the row and its own sequence alone, so rows
-// are read in any order; clients hear of them in order, from this thread. All
-// samples of a prompt read its last row; beams start as one.
-absl::Status EngineCore::TakeRows(std::span<const Runner::LogitsRow> rows) {
+// All samples of a prompt read its last row; beams start as one.
+absl::Status EngineCore::NextRows() {
+  KF_ASSIGN_OR_RETURN(rows_, runner_.NextLogits());
+  const std::span<const Runner::LogitsRow> rows = rows_;
   readings_.clear();
   for (size_t i = 0; i < rows.size(); ++i) {
     if (!rows[i].EndsPrompt()) {
@@ -58,7 +58,14 @@ absl::Status EngineCore::TakeRows(std::span<const Runner::LogitsRow> rows) {
       if (rows[i].group->beams != nullptr) break;
     }
   }
-  KF_RETURN_IF_ERROR(reader_.Read(rows, readings_));
+  return absl::OkStatus();
+}
+
+// What a row comes to depends on the row and its own sequence alone, so rows
+// are read in any order; clients hear of them in order, from this thread.
+absl::Status EngineCore::TakeRows() {
+  const std::span<const Runner::LogitsRow> rows = rows_;
+  KF_RETURN_IF_ERROR(reader_.Finish(rows, readings_));
   for (size_t first = 0, end = 0; first < readings_.size(); first = end) {
     while (end < readings_.size() &&
            readings_[end].row == readings_[first].row) {

@@ -1,6 +1,7 @@
 #include "engine/row_reader.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/sampling/logit_row.h"
 #include "engine/sampling/sample_row.h"
@@ -20,17 +21,30 @@ bool NothingToRead(const Runner::LogitsRow& row,
 
 }  // namespace
 
-absl::Status RowReader::Read(Rows rows, std::span<Reading> readings) {
+absl::Status RowReader::Start(Rows rows, std::span<const Reading> readings) {
   for_host_.clear();
-  if (backend_.SamplesRows()) {
-    KF_RETURN_IF_ERROR(ReadOnDevice(rows, readings));
-  } else {
-    for (size_t i = 0; i < readings.size(); ++i) {
-      if (!NothingToRead(rows[readings[i].row], readings[i])) {
-        for_host_.push_back(i);
-      }
-    }
+  asked_.clear();
+  sample_rows_.resize(std::max(sample_rows_.size(), readings.size()));
+  changes_.resize(std::max(changes_.size(), readings.size()));
+  const bool on_device = backend_.SamplesRows();
+  for (size_t i = 0; i < readings.size(); ++i) {
+    const Runner::LogitsRow& row = rows[readings[i].row];
+    if (NothingToRead(row, readings[i])) continue;
+    const size_t place = asked_.size();
+    const bool described =
+        on_device &&
+        Describe(row, readings[i], changes_[place], sample_rows_[place]);
+    (described ? asked_ : for_host_).push_back(i);
   }
+  if (asked_.empty()) return absl::OkStatus();
+  KF_RETURN_IF_ERROR(backend_.StartSampling(
+      std::span(sample_rows_).first(asked_.size()), vocabulary_));
+  waits_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status RowReader::Finish(Rows rows, std::span<Reading> readings) {
+  if (std::exchange(waits_, false)) KF_RETURN_IF_ERROR(TakeSamples(readings));
   KF_RETURN_IF_ERROR(FetchRows(rows, readings));
   backend_.ParallelFor(std::ssize(for_host_), [&](int64_t index, int worker) {
     const auto i = static_cast<size_t>(index);
@@ -69,23 +83,9 @@ bool RowReader::Describe(const Runner::LogitsRow& row,
   return true;
 }
 
-absl::Status RowReader::ReadOnDevice(Rows rows, std::span<Reading> readings) {
-  asked_.clear();
-  sample_rows_.resize(readings.size());
-  changes_.resize(std::max(changes_.size(), readings.size()));
-  for (size_t i = 0; i < readings.size(); ++i) {
-    const Runner::LogitsRow& row = rows[readings[i].row];
-    const size_t place = asked_.size();
-    if (NothingToRead(row, readings[i])) continue;
-    if (Describe(row, readings[i], changes_[place], sample_rows_[place])) {
-      asked_.push_back(i);
-    } else {
-      for_host_.push_back(i);
-    }
-  }
-  sample_rows_.resize(asked_.size());
+absl::Status RowReader::TakeSamples(std::span<Reading> readings) {
   KF_ASSIGN_OR_RETURN(const std::vector<SampledRow> sampled,
-                      backend_.SampleRows(sample_rows_, vocabulary_));
+                      backend_.WaitForSamples());
   for (size_t i = 0; i < asked_.size(); ++i) {
     TokenEmitter::Choice& choice = readings[asked_[i]].choice;
     switch (sampled[i].token.state) {

@@ -35,9 +35,18 @@ class RowReader {
   RowReader(int32_t vocabulary, Backend& backend, TokenEmitter& emitter)
       : vocabulary_(vocabulary), backend_(backend), emitter_(emitter) {}
 
-  // Fills the readings, which are in order of row. An error is the backend's.
-  absl::Status Read(std::span<const Runner::LogitsRow> rows,
-                    std::span<Reading> readings);
+  // Has the backend begin with what it can decide. `rows` and `readings`, which
+  // are in order of row, stay as they are until Finish, and so do the rows'
+  // logits: the host may have to read some. An error is the backend's; then
+  // nothing has begun.
+  absl::Status Start(std::span<const Runner::LogitsRow> rows,
+                     std::span<const Reading> readings);
+  // Whether the backend works on it: what the caller does now costs no time.
+  bool waits() const { return waits_; }
+  // Fills the readings of the last Start, which was OK. An error is the
+  // backend's.
+  absl::Status Finish(std::span<const Runner::LogitsRow> rows,
+                      std::span<Reading> readings);
 
  private:
   using Rows = std::span<const Runner::LogitsRow>;
@@ -46,7 +55,7 @@ class RowReader {
                 const Reading& reading,
                 std::vector<LogitChange>& changes,
                 SampleRow& asked) const;
-  absl::Status ReadOnDevice(Rows rows, std::span<Reading> readings);
+  absl::Status TakeSamples(std::span<Reading> readings);
   absl::Status FetchRows(Rows rows, std::span<const Reading> readings);
   void ReadOnHost(const Runner::LogitsRow& row,
                   std::span<const float> logits,
@@ -56,6 +65,7 @@ class RowReader {
   const int32_t vocabulary_;
   Backend& backend_;
   TokenEmitter& emitter_;
+  bool waits_ = false;  // for what the backend has begun
   // Scratch. Readings that the host has to do, by their numbers, and the
   // logits of their rows.
   std::vector<size_t> for_host_;

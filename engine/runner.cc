@@ -20,10 +20,10 @@ Runner::Runner(const ModelConfig& config, Decoder& decoder, Backend& backend)
       decoder_(decoder),
       backend_(backend) {}
 
-absl::Status Runner::Decode(std::span<Sequence* const> sequences,
-                            LogitsHandler on_logits) {
+absl::Status Runner::Decode(std::span<Sequence* const> sequences) {
   rows_.clear();
   wanted_.clear();
+  next_row_ = 0;
   for (Sequence* s : sequences) {
     // Decode step t = 1 feeds the first generated token.
     rows_.push_back({.token = s->next_input,
@@ -37,7 +37,7 @@ absl::Status Runner::Decode(std::span<Sequence* const> sequences,
     ++s->cache.fed;
     if (s->group.sizes.grows) s->fed_tokens.push_back(s->next_input);
   }
-  return HandleLogits(on_logits);
+  return absl::OkStatus();
 }
 
 absl::Status Runner::Replay(SequenceGroup& group, int32_t tokens) {
@@ -61,11 +61,12 @@ absl::Status Runner::Replay(SequenceGroup& group, int32_t tokens) {
   return absl::OkStatus();
 }
 
-absl::Status Runner::Prefill(int32_t layer,
-                             std::span<const PromptRun> runs,
-                             LogitsHandler on_logits) {
+absl::Status Runner::Prefill(int32_t layer, std::span<const PromptRun> runs) {
   pieces_.clear();
-  wanted_.clear();
+  if (layer + 1 == layers_) {
+    wanted_.clear();
+    next_row_ = 0;
+  }
   for (const PromptRun& run : runs) {
     SequenceGroup& group = *run.group;
     const bool all = group.request.output.prompt_logprobs && !group.prompt_done;
@@ -84,29 +85,29 @@ absl::Status Runner::Prefill(int32_t layer,
       wanted_.push_back({.group = &group, .prompt_row = row});
   }
   KF_RETURN_IF_ERROR(decoder_.PromptSlice(layer, pieces_));
-  KF_RETURN_IF_ERROR(ReadCutLayer(layer, runs));
-  return HandleLogits(on_logits);
+  return ReadCutLayer(layer, runs);
 }
 
-absl::Status Runner::HandleLogits(LogitsHandler on_logits) {
-  const auto count = static_cast<int64_t>(wanted_.size());
-  for (int64_t first = 0; first < count; first += kLogitRows) {
-    const int64_t rows = std::min<int64_t>(kLogitRows, count - first);
-    KF_RETURN_IF_ERROR(decoder_.ComputeLogits(first, rows));
-    std::span<const float> logits;
-    if (!backend_.SamplesRows()) {
-      KF_ASSIGN_OR_RETURN(logits, decoder_.ReadLogits(rows));
-    }
-    const auto wanted = std::span(wanted_).subspan(static_cast<size_t>(first),
-                                                   static_cast<size_t>(rows));
-    for (size_t i = 0; i < wanted.size(); ++i) {
-      wanted[i].memory = decoder_.logits() + i * vocabulary_;
-      if (logits.empty()) continue;
-      wanted[i].logits = logits.subspan(i * vocabulary_, vocabulary_);
-    }
-    KF_RETURN_IF_ERROR(on_logits(wanted));
+absl::StatusOr<std::span<const Runner::LogitsRow>> Runner::NextLogits() {
+  const size_t first = next_row_;
+  const size_t rows =
+      std::min(static_cast<size_t>(kLogitRows), wanted_.size() - first);
+  const auto wanted = std::span(wanted_).subspan(first, rows);
+  if (wanted.empty()) return wanted;
+  KF_RETURN_IF_ERROR(decoder_.ComputeLogits(static_cast<int64_t>(first),
+                                            static_cast<int64_t>(rows)));
+  std::span<const float> logits;
+  if (!backend_.SamplesRows()) {
+    KF_ASSIGN_OR_RETURN(logits,
+                        decoder_.ReadLogits(static_cast<int64_t>(rows)));
   }
-  return absl::OkStatus();
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    wanted[i].memory = decoder_.logits() + i * vocabulary_;
+    if (logits.empty()) continue;
+    wanted[i].logits = logits.subspan(i * vocabulary_, vocabulary_);
+  }
+  next_row_ = first + rows;
+  return wanted;
 }
 
 // A layer is read when it has been cut: scope MODEL cuts all of them at the

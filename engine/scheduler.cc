@@ -76,6 +76,11 @@ StepPlan Scheduler::Plan(TimePoint now) {
 }
 
 void Scheduler::Plan(TimePoint now, StepPlan& plan) {
+  PlanDecode(now, plan);
+  PlanPrompts(plan);
+}
+
+void Scheduler::PlanDecode(TimePoint now, StepPlan& plan) {
   plan.Clear();
   DropEnded(now, plan);
   Grow(plan);
@@ -84,6 +89,9 @@ void Scheduler::Plan(TimePoint now, StepPlan& plan) {
     plan.decode.push_back(r.entry.id);
     r.replayed = ++r.fed;
   }
+}
+
+void Scheduler::PlanPrompts(StepPlan& plan) {
   // What a preempted request gave back is for those that grow.
   if (plan.preempt.empty()) Admit(plan);
   PlanPrefill(plan);

@@ -8,7 +8,8 @@
 // row of the batch each from then on.
 //
 // A request is queued, then in prefill, then decoding; Plan moves it on,
-// assuming that the step succeeds, and Finish takes it out.
+// assuming that the step succeeds, and Finish takes it out. A plan can be had
+// in two halves, so that a device computes the first while the second is made.
 //
 // Most requests have all their pages from admission on. One that grows has
 // those of its prompt, and takes more as its tokens come. When there are none,
@@ -114,6 +115,12 @@ class Scheduler {
   StepPlan Plan(TimePoint now);
   // The same into `plan`, whose memory is used again.
   void Plan(TimePoint now, StepPlan& plan);
+  // Its first half: drops, preempt and decode. Clears the rest.
+  void PlanDecode(TimePoint now, StepPlan& plan);
+  // Its second half: admit, prefill and replay. Nothing else of the scheduler
+  // is called between the two: so both together are Plan, whatever the caller
+  // has done with the first meanwhile.
+  void PlanPrompts(StepPlan& plan);
   // A running request has given back some of its rows (one stays) and pages:
   // 0 of one that grows, whose pages go with the rows.
   void Shrink(RequestId id, int32_t rows, int64_t pages);

@@ -359,13 +359,24 @@ class Backend {
                               float* out) = 0;
 
   // --- sampling; optional ---
-  // Whether SampleRows serves: rows of logits then need not travel to the host.
-  // False where the host reads them in place.
+  // Whether the two below serve: rows of logits then need not travel to the
+  // host. False where the host reads them in place.
   virtual bool SamplesRows() const { return false; }
-  // What each row, [vocabulary], comes to, with the bits of the engine's own
-  // sampler. Waits for the result.
-  virtual absl::StatusOr<std::vector<SampledRow>> SampleRows(
-      std::span<const SampleRow> /*rows*/, int32_t /*vocabulary*/) {
+  // Begins to find what each row, [vocabulary], comes to, with the bits of the
+  // engine's own sampler; may return before that is known. The descriptors are
+  // the caller's again when it returns. Logits are read in the order of
+  // operations: one that is called afterwards may write them. After an error
+  // nothing has begun.
+  virtual absl::Status StartSampling(std::span<const SampleRow> /*rows*/,
+                                     int32_t /*vocabulary*/) {
+    return absl::UnimplementedError("this backend samples no rows");
+  }
+  // What the rows came to, in order: waits for them, and need not wait for
+  // operations that were called after StartSampling. To be called once for each
+  // StartSampling that was OK, before the next one and from the same thread;
+  // other operations may come in between. An error may be that of any operation
+  // called before; the sampling is over all the same.
+  virtual absl::StatusOr<std::vector<SampledRow>> WaitForSamples() {
     return absl::UnimplementedError("this backend samples no rows");
   }
 

@@ -12,7 +12,8 @@
 
 namespace kf::engine {
 
-// Whether Backend::SampleRows can be asked. It may still leave a row undecided.
+// Whether Backend::StartSampling can be asked. It may still leave a row
+// undecided.
 bool RowCanBeSampled(const SamplingParams& params);
 bool RowCanBeDescribed(const OutputParams& output);
 

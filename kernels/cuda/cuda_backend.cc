@@ -123,11 +123,14 @@ class CudaBackend final : public Backend {
                       float* out) override;
 
   bool SamplesRows() const override { return true; }
-  absl::StatusOr<std::vector<SampledRow>> SampleRows(
-      std::span<const SampleRow> rows, int32_t vocabulary) override {
+  absl::Status StartSampling(std::span<const SampleRow> rows,
+                             int32_t vocabulary) override {
+    return Run("StartSampling",
+               [&] { return sampling_.Start(rows, vocabulary); });
+  }
+  absl::StatusOr<std::vector<SampledRow>> WaitForSamples() override {
     KF_RETURN_IF_ERROR(device_->Use());
-    KF_RETURN_IF_ERROR(step_.Flush());
-    return sampling_.Rows(rows, vocabulary);
+    return sampling_.Wait();
   }
 
   absl::Status BeginStep(int64_t rows, int64_t capacity) override {

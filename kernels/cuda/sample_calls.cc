@@ -1,5 +1,6 @@
 #include "kernels/cuda/sample_calls.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/core/status.h"
@@ -17,16 +18,15 @@ size_t StagedBytes(std::span<const SampleRow> rows) {
   return bytes;
 }
 
-// Where the results are, in bytes: they come first in the working memory, and
-// are fetched at once.
-struct Results {
-  size_t tokens = 0;      // [rows]
-  size_t top_ids = 0;     // of all rows, one after the other
-  size_t top_logits = 0;  // the same
-  size_t bytes = 0;
-};
+size_t WorkingBytes(size_t rows, int32_t vocabulary) {
+  return std::min(rows, size_t{kSampledAtOnce}) *
+         static_cast<size_t>(SampleWords(vocabulary)) * sizeof(uint32_t);
+}
 
-Results Place(std::span<const SampleRow> rows, Parts& parts) {
+}  // namespace
+
+SampleCalls::Results SampleCalls::Place(std::span<const SampleRow> rows,
+                                        Parts& parts) {
   size_t top = 0;
   for (const SampleRow& row : rows) {
     KF_CHECK(row.options.top_logprobs >= 0 &&
@@ -41,39 +41,19 @@ Results Place(std::span<const SampleRow> rows, Parts& parts) {
   return results;
 }
 
-std::vector<SampledRow> Read(const std::byte* from,
-                             const Results& results,
-                             std::span<const SampleRow> rows) {
-  std::vector<SampledRow> sampled(rows.size());
-  size_t at = 0;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    SampledRow& row = sampled[i];
-    std::memcpy(&row.token, from + results.tokens + i * sizeof(SampledToken),
-                sizeof(SampledToken));
-    const auto top = static_cast<size_t>(rows[i].options.top_logprobs);
-    if (row.token.state == SampleState::kChosen) row.top.resize(top);
-    for (SampledRow::Top& entry : row.top) {
-      const size_t place = at + static_cast<size_t>(&entry - row.top.data());
-      std::memcpy(&entry.id, from + results.top_ids + place * sizeof(int32_t),
-                  sizeof entry.id);
-      std::memcpy(&entry.logit,
-                  from + results.top_logits + place * sizeof(float),
-                  sizeof entry.logit);
-    }
-    at += top;
-  }
-  return sampled;
+size_t SampleCalls::WorkspaceBytes(int64_t rows, int32_t vocabulary) {
+  const auto count = static_cast<size_t>(rows);
+  const size_t top = count * kMostTopLogprobs;
+  return ArrayBytes<SampledToken>(count) + ArrayBytes<int32_t>(top) +
+         ArrayBytes<float>(top) + WorkingBytes(count, vocabulary);
 }
 
-}  // namespace
-
-absl::StatusOr<std::vector<SampledRow>> SampleCalls::Rows(
-    std::span<const SampleRow> rows, int32_t vocabulary) {
-  if (rows.empty()) return std::vector<SampledRow>();
+absl::Status SampleCalls::Start(std::span<const SampleRow> rows,
+                                int32_t vocabulary) {
+  KF_CHECK(!started_ && !rows.empty());
   Parts parts;
   const Results results = Place(rows, parts);
-  const size_t working = parts.Take(
-      rows.size() * static_cast<size_t>(SampleWords(vocabulary)) * 4);
+  const size_t working = parts.Take(WorkingBytes(rows.size(), vocabulary));
   KF_ASSIGN_OR_RETURN(unsigned char* memory, workspace_.Get(parts.bytes()));
 
   KF_RETURN_IF_ERROR(staging_.Begin(StagedBytes(rows)));
@@ -99,26 +79,67 @@ absl::StatusOr<std::vector<SampledRow>> SampleCalls::Rows(
   SampleWork work;
   work.items = staging_.Add(std::span<const SampleItem>(items));
   KF_RETURN_IF_ERROR(staging_.Send());
-  work.rows = static_cast<int32_t>(items.size());
   work.vocabulary = vocabulary;
   work.out = reinterpret_cast<SampledToken*>(memory + results.tokens);
   work.memory = reinterpret_cast<uint32_t*>(memory + working);
-  Sample(device_.stream(), work);
-  KF_RETURN_IF_ERROR(ToStatus(cudaGetLastError(), "SampleRows"));
+  for (auto left = static_cast<int32_t>(items.size()); left > 0;
+       left -= work.rows) {
+    work.rows = std::min(left, kSampledAtOnce);
+    Sample(device_.stream(), work);
+    work.items += work.rows;
+    work.out += work.rows;
+  }
+  KF_RETURN_IF_ERROR(ToStatus(cudaGetLastError(), "StartSampling"));
   KF_RETURN_IF_ERROR(Fetch(memory, results.bytes));
-  return Read(results_->data(), results, rows);
+  results_ = results;
+  tops_.clear();
+  for (const SampleRow& row : rows) {
+    tops_.push_back(static_cast<size_t>(row.options.top_logprobs));
+  }
+  started_ = true;
+  return absl::OkStatus();
 }
 
 absl::Status SampleCalls::Fetch(const unsigned char* from, size_t bytes) {
-  if (results_ == nullptr || results_->bytes() < bytes) {
+  KF_RETURN_IF_ERROR(fence_.Wait());
+  if (fetched_ == nullptr || fetched_->bytes() < bytes) {
     KF_ASSIGN_OR_RETURN(
-        results_, PinnedBuffer::Allocate(device_, 2 * bytes, "sampled rows"));
+        fetched_, PinnedBuffer::Allocate(device_, 2 * bytes, "sampled rows"));
   }
   KF_RETURN_IF_ERROR(
-      ToStatus(cudaMemcpyAsync(results_->data(), from, bytes,
+      ToStatus(cudaMemcpyAsync(fetched_->data(), from, bytes,
                                cudaMemcpyDeviceToHost, device_.stream()),
                "cudaMemcpyAsync of sampled rows"));
-  return device_.Wait();
+  return fence_.Mark(device_.stream());
+}
+
+absl::StatusOr<std::vector<SampledRow>> SampleCalls::Wait() {
+  KF_CHECK(started_);
+  started_ = false;
+  KF_RETURN_IF_ERROR(fence_.Wait());
+  return Read();
+}
+
+std::vector<SampledRow> SampleCalls::Read() const {
+  const std::byte* const from = fetched_->data();
+  std::vector<SampledRow> sampled(tops_.size());
+  size_t at = 0;
+  for (size_t i = 0; i < sampled.size(); ++i) {
+    SampledRow& row = sampled[i];
+    std::memcpy(&row.token, from + results_.tokens + i * sizeof(SampledToken),
+                sizeof(SampledToken));
+    if (row.token.state == SampleState::kChosen) row.top.resize(tops_[i]);
+    for (SampledRow::Top& entry : row.top) {
+      const size_t place = at + static_cast<size_t>(&entry - row.top.data());
+      std::memcpy(&entry.id, from + results_.top_ids + place * sizeof(int32_t),
+                  sizeof entry.id);
+      std::memcpy(&entry.logit,
+                  from + results_.top_logits + place * sizeof(float),
+                  sizeof entry.logit);
+    }
+    at += tops_[i];
+  }
+  return sampled;
 }
 
 }  // namespace kf::cuda

@@ -43,7 +43,8 @@ class Parts {
   size_t bytes_ = 0;
 };
 
-// Whether a copy out of host memory, which is to be written again, is over.
+// Whether a copy is over: out of host memory that is to be written again, or
+// into host memory that is to be read.
 class CopyFence {
  public:
   CopyFence() = default;

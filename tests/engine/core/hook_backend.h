@@ -125,9 +125,12 @@ class HookBackend : public Backend {
   bool SamplesRows() const override {
     return !hooks_.host_sampling && inner_->SamplesRows();
   }
-  absl::StatusOr<std::vector<SampledRow>> SampleRows(
-      std::span<const SampleRow> rows, int32_t vocabulary) override {
-    auto sampled = inner_->SampleRows(rows, vocabulary);
+  absl::Status StartSampling(std::span<const SampleRow> rows,
+                             int32_t vocabulary) override {
+    return inner_->StartSampling(rows, vocabulary);
+  }
+  absl::StatusOr<std::vector<SampledRow>> WaitForSamples() override {
+    auto sampled = inner_->WaitForSamples();
     if (!sampled.ok() || !hooks_.sampled) return sampled;
     if (auto status = hooks_.sampled(*sampled); !status.ok()) return status;
     return sampled;
