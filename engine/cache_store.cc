@@ -8,17 +8,19 @@
 
 namespace kf::engine {
 
+size_t CacheStore::Bytes(const ModelConfig& config, int32_t max_batch) {
+  return static_cast<size_t>(max_batch) * static_cast<size_t>(config.layers) *
+         static_cast<size_t>(config.kv_heads) * sizeof(int32_t);
+}
+
 absl::StatusOr<std::unique_ptr<CacheStore>> CacheStore::Create(
     const ModelConfig& config,
     const AttentionShape& shape,
     int32_t max_batch,
     Backend& backend,
     PagePool& pool) {
-  const size_t slots = static_cast<size_t>(max_batch) *
-                       static_cast<size_t>(config.layers) *
-                       static_cast<size_t>(config.kv_heads);
   KF_ASSIGN_OR_RETURN(auto free_slots,
-                      backend.Allocate(slots * sizeof(int32_t), "free slots"));
+                      backend.Allocate(Bytes(config, max_batch), "free slots"));
   return std::unique_ptr<CacheStore>(new CacheStore(
       config, shape, max_batch, backend, pool, std::move(free_slots)));
 }

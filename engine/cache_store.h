@@ -21,6 +21,9 @@ namespace kf::engine {
 
 class CacheStore {
  public:
+  // What Create takes of the backend's memory.
+  static size_t Bytes(const ModelConfig& config, int32_t max_batch);
+
   // For at most max_batch sequences at a time. All outlive the store. `shape`
   // is that of the pool's pages.
   static absl::StatusOr<std::unique_ptr<CacheStore>> Create(

@@ -146,15 +146,16 @@ absl::Status Engine::Impl::LoadMemory() {
                                     std::min(options.max_batch, workspace),
                                 .clock = &clock},
                                *backend));
-  // After the weights: the pool takes its share of what they leave.
+  // After the weights and workspaces: the pool takes its share of what they
+  // leave. Only the free slots are still to come.
   const size_t page_bytes = backend->PageBytes(decoder->shape());
+  const uint64_t slots = CacheStore::Bytes(config, options.max_batch);
+  const uint64_t room =
+      RoomForPool(backend->OwnMemory(), options.gpu_memory_share);
   KF_ASSIGN_OR_RETURN(
       const int32_t pages,
       PoolPages({.requested_bytes = options.kv_pool_bytes,
-                 .chosen_bytes = options.kv_pool_bytes == 0
-                                     ? RoomForPool(backend->OwnMemory(),
-                                                   options.gpu_memory_share)
-                                     : 0,
+                 .chosen_bytes = room > slots ? room - slots : 0,
                  .page_bytes = page_bytes,
                  .layers = config.layers,
                  .context_tokens = config.context_tokens,

@@ -270,6 +270,17 @@ struct DeviceMemory {
   uint64_t free = 0;
 };
 
+// The most that operations will be asked for: Backend::Reserve.
+struct WorkLimits {
+  AttentionShape shape;  // of the cache
+  int32_t layers = 0;
+  int32_t vocabulary = 0;
+  int32_t context_tokens = 0;  // of a sequence
+  int64_t rows = 0;            // of a call
+  int64_t decode_rows = 0;     // of DecodeAttention: <= rows
+  int64_t prompt_pages = 0;    // of all items of a PromptAttention
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -290,6 +301,14 @@ class Backend {
 
   // Of the device as it is now; null: its memory is the host's.
   virtual std::optional<DeviceMemory> OwnMemory() const { return std::nullopt; }
+
+  // Takes what operations within these limits need for themselves, so that they
+  // take no more of OwnMemory when they run: but for descriptors that are
+  // larger than usual. Called once, after the weights have been loaded.
+  // kResourceExhausted as Allocate.
+  virtual absl::Status Reserve(const WorkLimits& /*limits*/) {
+    return absl::OkStatus();
+  }
 
   // Where the host can read this memory as it is, from any thread; null: it has
   // to be downloaded.

@@ -88,7 +88,21 @@ absl::Status Decoder::Allocate() {
   KF_ASSIGN_OR_RETURN(activated_, floats(config_.ffn));
   KF_ASSIGN_OR_RETURN(logits_, AllocateFloats(backend_, kLogitRows,
                                               config_.vocabulary, "logits"));
-  return absl::OkStatus();
+  return ReserveWork(pages);
+}
+
+// Of a device's memory the pool may take all that is left.
+absl::Status Decoder::ReserveWork(int32_t prompt_pages) {
+  if (!backend_.OwnMemory().has_value()) return absl::OkStatus();
+  KF_RETURN_IF_ERROR(
+      kept_sets_.Reserve(options_.max_batch, config_.context_tokens));
+  return backend_.Reserve({.shape = shape_,
+                           .layers = config_.layers,
+                           .vocabulary = config_.vocabulary,
+                           .context_tokens = config_.context_tokens,
+                           .rows = most_rows(),
+                           .decode_rows = options_.max_batch,
+                           .prompt_pages = prompt_pages});
 }
 
 absl::Status Decoder::DecodeStep(std::span<const DecodeRow> rows) {

@@ -93,6 +93,7 @@ class Decoder {
           const DecoderOptions& options,
           Backend& backend);
   absl::Status Allocate();
+  absl::Status ReserveWork(int32_t prompt_pages);
   int64_t most_rows() const;  // of a call's activations
   absl::Status RunLayers(std::span<const DecodeRow> rows);
   TimePoint Now() const;

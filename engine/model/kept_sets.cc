@@ -19,6 +19,15 @@ bool KeptSets::AddsRows(const Set& set) const {
   return set.rows > 1 && lead(set).score.enabled && lead(set).add_scores;
 }
 
+absl::Status KeptSets::Reserve(int32_t rows, int32_t tokens) {
+  const size_t floats = static_cast<size_t>(rows) *
+                        static_cast<size_t>(shape_.kv_heads) *
+                        (static_cast<size_t>(tokens) + 1);
+  KF_ASSIGN_OR_RETURN(
+      row_scores_, backend_.Allocate(floats * sizeof(float), "beams' scores"));
+  return absl::OkStatus();
+}
+
 absl::Status KeptSets::Begin(std::span<const DecodeRow> rows) {
   rows_ = rows;
   sets_.clear();

@@ -38,6 +38,10 @@ class KeptSets {
   KeptSets(const AttentionShape& shape, int32_t layers, Backend& backend)
       : shape_(shape), layers_(layers), backend_(backend) {}
 
+  // Room for so many rows of beams with so many tokens, where it is not taken
+  // as they come: of a device's memory.
+  absl::Status Reserve(int32_t rows, int32_t tokens);
+
   // The rows of one decode step; they stay until AfterStep has returned.
   absl::Status Begin(std::span<const DecodeRow> rows);
   // Item i is row i, in any layer.

@@ -13,6 +13,7 @@
 #include "kernels/cuda/prompt_attention.h"
 #include "kernels/cuda/prompt_score.h"
 #include "kernels/cuda/quest.h"
+#include "kernels/cuda/work_limits.h"
 
 namespace kf::cuda {
 namespace {
@@ -74,6 +75,12 @@ absl::StatusOr<const double*> AttentionCalls::Frequencies(
   return known->as<double>();
 }
 
+absl::Status AttentionCalls::Reserve(const AttentionShape& shape,
+                                     int64_t most_decode_words) {
+  most_words_ = most_decode_words;
+  return Frequencies(shape).status();
+}
+
 absl::Status AttentionCalls::Prompt(const PromptAttentionArgs& args) {
   if (args.items.empty()) return absl::OkStatus();
   const AttentionShape& shape = args.shape;
@@ -118,21 +125,14 @@ absl::Status AttentionCalls::Prompt(const PromptAttentionArgs& args) {
   work.item_count = static_cast<int32_t>(items.size());
   KF_RETURN_IF_ERROR(staging_.Send());
 
-  const auto row_heads = static_cast<size_t>(rows * shape.query_heads);
-  const auto padded = static_cast<size_t>(int64_t{work.layout.padded_dim} *
-                                          work.layout.element_bytes);
-  Parts parts;
-  const size_t queries = parts.Take(row_heads * padded);
-  const size_t score_rows =
-      parts.Take(work.any_scored ? row_heads * sizeof(ScoreRow) : 0);
-  const size_t ranked_keys = parts.Take(
-      static_cast<size_t>(ranked_pages * shape.kv_heads * kSlots) * padded);
-  KF_ASSIGN_OR_RETURN(unsigned char* memory, workspace_.Get(parts.bytes()));
+  const PromptPlaces places = PlacePrompt(work.layout, shape.query_heads, rows,
+                                          work.any_scored, ranked_pages);
+  KF_ASSIGN_OR_RETURN(unsigned char* memory, workspace_.Get(places.bytes));
   work.qkv = args.qkv;
   work.out = args.out;
-  work.queries = memory + queries;
-  work.score_rows = reinterpret_cast<ScoreRow*>(memory + score_rows);
-  work.ranked_keys = memory + ranked_keys;
+  work.queries = memory + places.queries;
+  work.score_rows = reinterpret_cast<ScoreRow*>(memory + places.score_rows);
+  work.ranked_keys = memory + places.ranked_keys;
   AppendPrompt(device_.stream(), work);
   RotateRankedKeys(device_.stream(), work);
   AttendPrompt(device_.stream(), work);
@@ -239,19 +239,23 @@ absl::Status AttentionCalls::Decode(const DecodeAttentionArgs& args) {
   }
   DecodeWork work;
   work.shape = op.shape;
-  work.plan = PlanDecode(work.shape, items);
+  const std::vector<DecodeGroup> groups =
+      PlanDecodeGroups(work.shape, items, most_words_);
+  int64_t words = 0;
+  for (const DecodeGroup& group : groups) {
+    words = std::max(words, group.plan.words);
+  }
   work.items = staging_.Add(std::span<const DecodeItem>(items));
   KF_RETURN_IF_ERROR(staging_.Send());
   KF_ASSIGN_OR_RETURN(
       unsigned char* memory,
-      workspace_.Get(static_cast<size_t>(work.plan.words) * sizeof(uint32_t)));
+      workspace_.Get(static_cast<size_t>(words) * sizeof(uint32_t)));
   work.layer = op.layer;
-  work.rows = static_cast<int32_t>(items.size());
   work.frequencies = op.frequencies;
   work.qkv = op.qkv;
   work.out = op.out;
   work.memory = reinterpret_cast<uint32_t*>(memory);
-  DecodeAttention(device_.stream(), work);
+  DecodeAttention(device_.stream(), work, groups);
   return absl::OkStatus();
 }
 

@@ -33,6 +33,10 @@ class AttentionCalls {
   AttentionCalls(const Device& device, Staging& staging, Workspace& workspace)
       : device_(device), staging_(staging), workspace_(workspace) {}
 
+  // Takes what is kept for calls of this shape, and does decode attention in
+  // groups that need no more working memory than this (PlanDecodeGroups).
+  absl::Status Reserve(const AttentionShape& shape, int64_t most_decode_words);
+
   absl::Status Prompt(const PromptAttentionArgs& args);
   absl::Status Compact(const CompactArgs& args);
   absl::Status Decode(const DecodeAttentionArgs& args);
@@ -61,6 +65,7 @@ class AttentionCalls {
   const Device& device_;
   Staging& staging_;
   Workspace& workspace_;
+  int64_t most_words_ = 0;  // of decode attention; 0: any
   std::map<std::pair<double, int32_t>, std::unique_ptr<DeviceBuffer>>
       frequencies_;
 };

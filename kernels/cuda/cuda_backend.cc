@@ -1,5 +1,6 @@
 #include "kernels/cuda/cuda_backend.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -11,10 +12,12 @@
 #include "kernels/cuda/decode_step.h"
 #include "kernels/cuda/dense_calls.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/group_product.h"
 #include "kernels/cuda/products.h"
 #include "kernels/cuda/sample_calls.h"
 #include "kernels/cuda/staging.h"
 #include "kernels/cuda/weights.h"
+#include "kernels/cuda/work_limits.h"
 
 namespace kf {
 namespace cuda {
@@ -66,6 +69,7 @@ class CudaBackend final : public Backend {
       size_t bytes, std::string_view what) override {
     return DeviceBuffer::Allocate(*device_, bytes, what);
   }
+  absl::Status Reserve(const WorkLimits& limits) override;
   absl::Status Upload(std::byte* to, std::span<const std::byte> from) override;
   absl::Status Download(std::span<std::byte> to,
                         const std::byte* from) override;
@@ -82,6 +86,7 @@ class CudaBackend final : public Backend {
     KF_ASSIGN_OR_RETURN(auto linear,
                         DeviceLinear::Load(*device_, stacked, format));
     KF_RETURN_IF_ERROR(products_->Prepare(*linear));
+    CountProduct(*linear);
     // Where cuBLASLt serves there are no graphs: whether its launches may be
     // captured, and padded rows with them, only a GPU can show.
     if (products_->Serves(*linear)) {
@@ -193,6 +198,16 @@ class CudaBackend final : public Backend {
     return ToStatus(cudaGetLastError(), operation);
   }
 
+  void CountProduct(const DeviceLinear& w) {
+    // Some row more than few, so that all that is the same for many is in it.
+    constexpr int64_t kRows = kGroupFewRows + 1;
+    product_inputs_ = std::max(product_inputs_, w.in());
+    product_bytes_ =
+        std::max(product_bytes_, products_->Serves(w)
+                                     ? products_->WorkspaceBytes(w, kRows)
+                                     : DenseCalls::WorkspaceBytes(w, kRows));
+  }
+
   // out = residual + x W^T; residual null: none.
   absl::Status MultiplyBy(const LinearWeights& w,
                           const float* x,
@@ -209,7 +224,24 @@ class CudaBackend final : public Backend {
   SampleCalls sampling_;
   std::unique_ptr<Products> products_;
   DecodeStep step_;
+  // Of the matrices: the most inputs, and working memory for some rows.
+  int64_t product_inputs_ = 0;
+  size_t product_bytes_ = 0;
 };
+
+absl::Status CudaBackend::Reserve(const WorkLimits& limits) {
+  KF_RETURN_IF_ERROR(device_->Use());
+  const WorkBytes bytes = WorkBytesOf(limits);
+  const size_t activations = PartBytes(
+      static_cast<size_t>((limits.rows + kLtFewRows) * product_inputs_) *
+      sizeof(Bf16));
+  KF_RETURN_IF_ERROR(
+      workspace_.Get(std::max(bytes.workspace, product_bytes_ + activations))
+          .status());
+  KF_RETURN_IF_ERROR(attention_.Reserve(limits.shape, bytes.decode_words));
+  KF_RETURN_IF_ERROR(staging_.Reserve(bytes.descriptors));
+  return step_.Reserve(bytes.step_descriptors, bytes.decode_words);
+}
 
 absl::Status CudaBackend::Upload(std::byte* to,
                                  std::span<const std::byte> from) {

@@ -91,6 +91,54 @@ DecodePlan PlanDecode(const DecodeShape& shape, std::span<DecodeItem> items) {
   return plan;
 }
 
+std::vector<DecodeGroup> PlanDecodeGroups(const DecodeShape& shape,
+                                          std::span<DecodeItem> items,
+                                          int64_t most_words) {
+  const DecodePlan whole = PlanDecode(shape, items);
+  if (most_words == 0 || whole.words <= most_words) {
+    return {{.first = 0, .rows = items.size(), .plan = whole}};
+  }
+  std::vector<DecodeGroup> groups;
+  int64_t words = 0;  // of the last group: no less than its plan's
+  for (size_t i = 0; i < items.size(); ++i) {
+    DecodeItem alone = items[i];
+    alone.continues = false;
+    const int64_t more = PlanDecode(shape, {&alone, 1}).words;
+    if (groups.empty() || words + more > most_words) {
+      groups.push_back({.first = i, .rows = 0, .plan = {}});
+      words = 0;
+      // A run that is cut here: its first part leaves the slot where this token
+      // goes, as one that begins here would find it.
+      items[i].continues = false;
+    }
+    words += more;
+    ++groups.back().rows;
+  }
+  for (DecodeGroup& group : groups) {
+    group.plan = PlanDecode(shape, items.subspan(group.first, group.rows));
+  }
+  return groups;
+}
+
+void DecodeAttention(gpu::Stream stream,
+                     const DecodeWork& work,
+                     std::span<const DecodeGroup> groups) {
+  const DecodeShape& shape = work.shape;
+  const int64_t out_dim = int64_t{shape.query_heads} * shape.layout.head_dim;
+  const int64_t qkv_dim =
+      out_dim + int64_t{2} * shape.layout.kv_heads * shape.layout.head_dim;
+  for (const DecodeGroup& group : groups) {
+    const auto first = static_cast<int64_t>(group.first);
+    DecodeWork part = work;
+    part.plan = group.plan;
+    part.rows = static_cast<int32_t>(group.rows);
+    part.qkv += first * qkv_dim;
+    part.out += first * out_dim;
+    part.items += first;
+    DecodeAttention(stream, part);
+  }
+}
+
 void DecodeAttention(gpu::Stream stream, const DecodeWork& work) {
   if (work.rows == 0) return;
   DecodeAppend(stream, work);

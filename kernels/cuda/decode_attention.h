@@ -14,8 +14,10 @@
 // on. Everything per row is read from device memory.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "kernels/core/score_options.h"
 #include "kernels/cuda/page_layout.h"
@@ -85,6 +87,20 @@ struct DecodeShape {
 // what is set here.
 DecodePlan PlanDecode(const DecodeShape& shape, std::span<DecodeItem> items);
 
+// Some neighbours of a batch, with a plan of their own.
+struct DecodeGroup {
+  size_t first = 0;
+  size_t rows = 0;
+  DecodePlan plan;
+};
+
+// Plans a batch in as few groups as need no more than `most_words` of working
+// memory each, but for a row that needs more alone; 0: one group. They are for
+// one launch after another, in one memory. A row's bits do not depend on it.
+std::vector<DecodeGroup> PlanDecodeGroups(const DecodeShape& shape,
+                                          std::span<DecodeItem> items,
+                                          int64_t most_words);
+
 // All pointers are device memory.
 struct DecodeWork {
   DecodeShape shape;
@@ -100,6 +116,10 @@ struct DecodeWork {
 };
 
 void DecodeAttention(gpu::Stream stream, const DecodeWork& work);
+// The same for the groups of a batch: `work` is that of all rows.
+void DecodeAttention(gpu::Stream stream,
+                     const DecodeWork& work,
+                     std::span<const DecodeGroup> groups);
 
 // --- the launches, in order ---
 // Gathers rotated queries; writes K, V, position and a score of 0.

@@ -81,12 +81,18 @@ absl::Status DecodeStep::End() {
   Launching launching;
   KF_RETURN_IF_ERROR(Send(bucket_, launching));
   int32_t chunks = 1;
-  for (const DecodePlan& plan : launching.plans) {
-    chunks = std::max(chunks, plan.max_chunks);
+  for (const std::vector<DecodeGroup>& groups : launching.layers) {
+    if (groups.size() > 1) {  // more than the working memory: no graph has it
+      KF_RETURN_IF_ERROR(Launch(launching));
+      Clear();
+      return ToStatus(cudaGetLastError(), "a decode step");
+    }
+    chunks = std::max(chunks, groups.front().plan.max_chunks);
   }
   const GraphBucket bucket{bucket_, RoundUpToPower(chunks)};
   // From here on nothing of the plans but what the bucket fixes.
-  for (DecodePlan& plan : launching.plans) {
+  for (std::vector<DecodeGroup>& groups : launching.layers) {
+    DecodePlan& plan = groups.front().plan;
     KF_CHECK(plan.queries == 0 && plan.ranks == 0 && !plan.quest);
     plan = {.max_chunks = bucket.chunks};
   }
@@ -125,7 +131,8 @@ absl::Status DecodeStep::Send(int64_t rows, Launching& launching) {
   size_t bytes = static_cast<size_t>(words) * sizeof(uint32_t);
   for (const StepOp& op : ops_) {
     if (const auto* product = std::get_if<ProductOp>(&op)) {
-      bytes = std::max(bytes, DenseCalls::WorkspaceBytes(*product, rows));
+      bytes =
+          std::max(bytes, DenseCalls::WorkspaceBytes(*product->weights, rows));
     }
   }
   KF_ASSIGN_OR_RETURN(unsigned char* memory, workspace_.GetWithRoom(bytes));
@@ -155,8 +162,11 @@ int64_t DecodeStep::PlaceItems(int64_t rows,
     DecodeItem idle;
     idle.idle = true;
     batch_.resize(count, idle);
-    launching.plans.push_back(PlanDecode(decode->shape, batch_));
-    words = std::max(words, launching.plans.back().words);
+    launching.layers.push_back(
+        PlanDecodeGroups(decode->shape, batch_, most_words_));
+    for (const DecodeGroup& group : launching.layers.back()) {
+      words = std::max(words, group.plan.words);
+    }
     std::memcpy(to, batch_.data(), count * sizeof(DecodeItem));
     to += ArrayBytes<DecodeItem>(count);
   }
@@ -180,15 +190,13 @@ absl::Status DecodeStep::Launch(const Launching& launching) {
       const auto& decode = std::get<DecodeOp>(op);
       DecodeWork work;
       work.shape = decode.shape;
-      work.plan = launching.plans[layer++];
       work.layer = decode.layer;
-      work.rows = static_cast<int32_t>(rows);
       work.frequencies = decode.frequencies;
       work.qkv = decode.qkv;
       work.out = decode.out;
       work.items = reinterpret_cast<const DecodeItem*>(items);
       work.memory = launching.memory;
-      DecodeAttention(device_.stream(), work);
+      DecodeAttention(device_.stream(), work, launching.layers[layer++]);
       items += ArrayBytes<DecodeItem>(static_cast<size_t>(rows));
     }
   }

@@ -44,6 +44,13 @@ class DecodeStep {
   // From now on as with graphs false.
   void PutNothingOff() { graphs_wanted_ = false; }
 
+  // Takes room for the descriptors of a step, and has its attention done in
+  // groups of no more words of working memory than that (PlanDecodeGroups).
+  absl::Status Reserve(size_t descriptor_bytes, int64_t most_words) {
+    most_words_ = most_words;
+    return staging_.Reserve(descriptor_bytes);
+  }
+
   // As Backend::BeginStep, which says what `capacity` is.
   void Begin(int64_t rows, int64_t capacity);
   absl::Status End();
@@ -69,7 +76,7 @@ class DecodeStep {
     // [layers][rows], in order of their operations.
     const std::byte* items = nullptr;
     uint32_t* memory = nullptr;
-    std::vector<DecodePlan> plans;  // [layers]
+    std::vector<std::vector<DecodeGroup>> layers;
   };
 
   absl::Status Send(int64_t rows, Launching& launching);
@@ -84,6 +91,7 @@ class DecodeStep {
   Workspace& workspace_;
   DenseCalls& dense_;
   bool graphs_wanted_;
+  int64_t most_words_ = 0;  // 0: any
   FixedStaging staging_;
   GraphCache graphs_;
 

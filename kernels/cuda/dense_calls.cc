@@ -62,8 +62,7 @@ void DenseCalls::SwiGlu(const SwiGluOp& op, int64_t rows) const {
 }
 
 // x in bf16, and behind it, for many rows, room for unpacked weights.
-size_t DenseCalls::WorkspaceBytes(const ProductOp& op, int64_t rows) {
-  const DeviceLinear& w = *op.weights;
+size_t DenseCalls::WorkspaceBytes(const DeviceLinear& w, int64_t rows) {
   if (w.format() == WeightFormat::kF32) return 0;
   size_t bytes = PartBytes(static_cast<size_t>(rows * w.in()) * sizeof(Bf16));
   if (rows > kGroupFewRows && !w.runs().empty()) {
@@ -91,7 +90,7 @@ absl::Status DenseCalls::Product(const ProductOp& op, int64_t rows) {
     return absl::OkStatus();
   }
   KF_ASSIGN_OR_RETURN(unsigned char* memory,
-                      workspace_.Get(WorkspaceBytes(op, rows)));
+                      workspace_.Get(WorkspaceBytes(w, rows)));
   auto* rounded = reinterpret_cast<Bf16*>(memory);
   RoundToBf16(device_.stream(), op.x, rows * w.in(), rounded);
   if (w.format() == WeightFormat::kBF16) {

@@ -69,7 +69,7 @@ class DenseCalls {
   absl::Status Product(const ProductOp& op, int64_t rows);
 
   // What Product asks of the workspace.
-  static size_t WorkspaceBytes(const ProductOp& op, int64_t rows);
+  static size_t WorkspaceBytes(const DeviceLinear& w, int64_t rows);
 
  private:
   const Device& device_;

@@ -97,6 +97,29 @@ const Products::Shape* Products::ShapeOf(const DeviceLinear& w) const {
   return &found->second;
 }
 
+namespace {
+
+// Rows that the library is given: whole multiples where it is padded.
+int64_t RoomRows(const LtChoice& choice, int64_t rows) {
+  if (!choice.padded) return rows;
+  return (rows + kLtFewRows - 1) / kLtFewRows * kLtFewRows;
+}
+
+size_t RoundedBytes(const LtChoice& choice, int64_t in, int64_t rows) {
+  return PartBytes(static_cast<size_t>(RoomRows(choice, rows) * in) *
+                   sizeof(Bf16));
+}
+
+}  // namespace
+
+size_t Products::WorkspaceBytes(const DeviceLinear& w, int64_t rows) const {
+  const LtChoice& choice = *ShapeOf(w)->choice;
+  const size_t padded_y =
+      choice.padded ? static_cast<size_t>(kLtFewRows * w.out()) * sizeof(float)
+                    : 0;
+  return RoundedBytes(choice, w.in(), rows) + padded_y;
+}
+
 absl::Status Products::Multiply(const DeviceLinear& w,
                                 const float* x,
                                 int64_t rows,
@@ -104,14 +127,9 @@ absl::Status Products::Multiply(const DeviceLinear& w,
                                 float* out) {
   const Shape* const shape = ShapeOf(w);
   KF_CHECK(shape != nullptr);
-  const bool padded = shape->choice->padded;
-  const int64_t room =
-      padded ? (rows + kLtFewRows - 1) / kLtFewRows * kLtFewRows : rows;
-  const size_t x_bytes =
-      PartBytes(static_cast<size_t>(room * w.in()) * sizeof(Bf16));
-  const size_t y_bytes =
-      padded ? static_cast<size_t>(kLtFewRows * w.out()) * sizeof(float) : 0;
-  KF_ASSIGN_OR_RETURN(unsigned char* memory, workspace_.Get(x_bytes + y_bytes));
+  const int64_t room = RoomRows(*shape->choice, rows);
+  KF_ASSIGN_OR_RETURN(unsigned char* memory,
+                      workspace_.Get(WorkspaceBytes(w, rows)));
   auto* const rounded = reinterpret_cast<Bf16*>(memory);
   RoundToBf16(device_.stream(), x, rows * w.in(), rounded);
   if (room > rows) {
@@ -130,7 +148,8 @@ absl::Status Products::Multiply(const DeviceLinear& w,
                        .rows = rows,
                        .in = w.in(),
                        .out = w.out()},
-                      reinterpret_cast<float*>(memory + x_bytes));
+                      reinterpret_cast<float*>(
+                          memory + RoundedBytes(*shape->choice, w.in(), rows)));
 }
 
 absl::Status Products::MultiplyByLt(const Shape& shape,

@@ -44,6 +44,9 @@ class Products {
   // Whether cuBLASLt multiplies by this matrix; else our own kernels do.
   bool Serves(const DeviceLinear& w) const { return ShapeOf(w) != nullptr; }
 
+  // What Multiply asks of the workspace.
+  size_t WorkspaceBytes(const DeviceLinear& w, int64_t rows) const;
+
   // Of one that it serves: out = residual + x W^T; residual null: none. x
   // [rows, in] and out [rows, out] are 16-byte aligned.
   absl::Status Multiply(const DeviceLinear& w,

@@ -29,8 +29,8 @@ absl::Status CopyFence::Mark(cudaStream_t stream) {
   return ToStatus(cudaEventRecord(copied_, stream), "cudaEventRecord");
 }
 
-absl::Status Staging::Grow(Slot& slot, size_t bytes) {
-  const size_t size = std::max(kFirstBytes, PartBytes(bytes * 3 / 2));
+absl::Status Staging::SetRoom(Slot& slot, size_t bytes) {
+  const size_t size = std::max(kFirstBytes, PartBytes(bytes));
   // Launches that read the old memory are in the stream.
   KF_RETURN_IF_ERROR(device_.Wait());
   KF_ASSIGN_OR_RETURN(slot.host,
@@ -40,13 +40,19 @@ absl::Status Staging::Grow(Slot& slot, size_t bytes) {
   return absl::OkStatus();
 }
 
+absl::Status Staging::Reserve(size_t bytes) {
+  for (Slot& slot : slots_) KF_RETURN_IF_ERROR(SetRoom(slot, bytes));
+  return absl::OkStatus();
+}
+
 absl::Status Staging::Begin(size_t bytes) {
   current_ = (current_ + 1) % slots_.size();
   used_ = 0;
   Slot& slot = slots_[current_];
   KF_RETURN_IF_ERROR(slot.fence.Wait());
-  if (slot.host == nullptr || slot.host->bytes() < bytes)
-    return Grow(slot, bytes);
+  if (slot.host == nullptr || slot.host->bytes() < bytes) {
+    return SetRoom(slot, bytes * 3 / 2);
+  }
   return absl::OkStatus();
 }
 
@@ -71,16 +77,22 @@ absl::Status Staging::Send() {
   return slot.fence.Mark(device_.stream());
 }
 
+absl::Status FixedStaging::Reserve(size_t bytes) {
+  // Launches that read the old memory are in the stream.
+  KF_RETURN_IF_ERROR(device_.Wait());
+  KF_ASSIGN_OR_RETURN(
+      buffer_,
+      DeviceBuffer::Allocate(device_, std::max(kFirstBytes, PartBytes(bytes)),
+                             "step descriptors"));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::byte*> FixedStaging::Begin(size_t bytes) {
   current_ = (current_ + 1) % slots_.size();
   Slot& slot = slots_[current_];
   KF_RETURN_IF_ERROR(slot.fence.Wait());
   if (buffer_ == nullptr || buffer_->bytes() < bytes) {
-    // Launches that read the old memory are in the stream.
-    KF_RETURN_IF_ERROR(device_.Wait());
-    const size_t size = std::max(kFirstBytes, PartBytes(bytes * 3 / 2));
-    KF_ASSIGN_OR_RETURN(
-        buffer_, DeviceBuffer::Allocate(device_, size, "step descriptors"));
+    KF_RETURN_IF_ERROR(Reserve(bytes * 3 / 2));
   }
   if (slot.host == nullptr || slot.host->bytes() < buffer_->bytes()) {
     KF_ASSIGN_OR_RETURN(

@@ -71,6 +71,9 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
+  // Room for calls of so many bytes, before any has begun.
+  absl::Status Reserve(size_t bytes);
+
   // `bytes`: at least the sum of PartBytes of what will be added.
   absl::Status Begin(size_t bytes);
 
@@ -92,7 +95,7 @@ class Staging {
   };
 
   std::byte* AddBytes(std::span<const std::byte> bytes);
-  absl::Status Grow(Slot& slot, size_t bytes);
+  absl::Status SetRoom(Slot& slot, size_t bytes);
 
   const Device& device_;
   std::array<Slot, 8> slots_;
@@ -107,6 +110,9 @@ class FixedStaging {
   explicit FixedStaging(const Device& device) : device_(device) {}
   FixedStaging(const FixedStaging&) = delete;
   FixedStaging& operator=(const FixedStaging&) = delete;
+
+  // Room for steps of so many bytes; what was sent is gone.
+  absl::Status Reserve(size_t bytes);
 
   // Where the host may write `bytes`. Afterwards device() is where they go.
   absl::StatusOr<std::byte*> Begin(size_t bytes);

@@ -251,6 +251,37 @@ TEST(DecodeInvarianceTest, BatchAndGrid) {
   }
 }
 
+// What does not fit the working memory together is done in groups.
+TEST(DecodeInvarianceTest, Groups) {
+  const AttentionShape shape = Shape(4, 2, 32, kF32);
+  std::vector<RowOptions> rows = EveryKind();
+  rows.push_back({.held = 30,
+                  .budget = 99,
+                  .position = 30,
+                  .scored = false,
+                  .run = 5,
+                  .seed = 4});
+  DecodeBatch whole(shape, rows);
+  whole.Run();
+  std::vector<DecodeItem> items = whole.Items();
+  const int64_t words = PlanDecode(whole.shape(), items).words;
+  for (const int64_t most : {int64_t{1}, words / 3, words}) {
+    DecodeBatch batch(shape, rows);
+    const size_t groups = batch.RunInGroups(most);
+    // A row that needs more than the limit is a group.
+    EXPECT_EQ(groups == 1, most == words) << groups;
+    EXPECT_EQ(groups == items.size(), most == 1) << groups;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_EQ(batch.StateOf(i), whole.StateOf(i)) << most << " " << i;
+    }
+    std::vector<DecodeItem> planned = batch.Items();
+    for (const DecodeGroup& group :
+         PlanDecodeGroups(whole.shape(), planned, most)) {
+      EXPECT_TRUE(group.plan.words <= most || group.rows == 1);
+    }
+  }
+}
+
 // A replay gives what the steps one by one do.
 TEST(DecodeInvarianceTest, Replay) {
   for (const DType dtype : {kBf16, kF32}) {

@@ -179,31 +179,39 @@ std::vector<double> DecodeBatch::Frequencies(const AttentionShape& shape) {
   return frequencies;
 }
 
-void DecodeBatch::RunItems(size_t first, size_t count, int32_t spare_chunks) {
+size_t DecodeBatch::RunItems(size_t first,
+                             size_t count,
+                             int32_t spare_chunks,
+                             int64_t most_words) {
   std::vector<DecodeItem> batch(
       items_.begin() + static_cast<ptrdiff_t>(first),
       items_.begin() + static_cast<ptrdiff_t>(first + count));
   batch.front().continues = false;
   DecodeWork work;
   work.shape = {twin_.layout(), shape_.query_heads, shape_.rotary_dim};
-  work.plan = PlanDecode(work.shape, batch);
-  work.plan.max_chunks += spare_chunks;
+  std::vector<DecodeGroup> groups =
+      PlanDecodeGroups(work.shape, batch, most_words);
+  int64_t words = 0;
+  for (DecodeGroup& group : groups) {
+    group.plan.max_chunks += spare_chunks;
+    words = std::max(words, group.plan.words);
+  }
   work.layer = kRigLayer;
-  work.rows = static_cast<int32_t>(count);
   const auto width = static_cast<size_t>(shape_.qkv_dim());
   gpu::DeviceArray<double> device_frequencies(Frequencies(shape_));
   gpu::DeviceArray<float> qkv(std::vector<float>(
       qkv_.begin() + static_cast<ptrdiff_t>(first * width),
       qkv_.begin() + static_cast<ptrdiff_t>((first + count) * width)));
   gpu::DeviceArray<DecodeItem> items(batch);
-  gpu::DeviceArray<uint32_t> memory(static_cast<size_t>(work.plan.words));
+  gpu::DeviceArray<uint32_t> memory(static_cast<size_t>(words));
   work.frequencies = device_frequencies.data();
   work.qkv = qkv.data();
   work.out = out_.data() + first * static_cast<size_t>(shape_.out_dim());
   work.items = items.data();
   work.memory = memory.data();
-  DecodeAttention(nullptr, work);
+  DecodeAttention(nullptr, work, groups);
   ExpectNoFault("decode");
+  return groups.size();
 }
 
 void DecodeBatch::Run(int32_t spare_chunks) {
@@ -216,6 +224,13 @@ void DecodeBatch::RunOneByOne() {
   twin_.Upload();
   for (size_t i = 0; i < items_.size(); ++i) RunItems(i, 1, 0);
   twin_.Download();
+}
+
+size_t DecodeBatch::RunInGroups(int64_t most_words) {
+  twin_.Upload();
+  const size_t groups = RunItems(0, items_.size(), 0, most_words);
+  twin_.Download();
+  return groups;
 }
 
 void DecodeBatch::ExpectReference(const Tolerance& tolerance) {

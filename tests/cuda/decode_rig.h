@@ -54,6 +54,8 @@ class DecodeBatch {
   void Run(int32_t spare_chunks = 0);
   // The same items, each in a call of its own.
   void RunOneByOne();
+  // In groups of no more words; their number.
+  size_t RunInGroups(int64_t most_words);
   // For a step that is launched elsewhere: what it reads, and its output.
   void Upload() { twin_.Upload(); }
   std::vector<DecodeItem> Items() const { return items_; }  // not planned
@@ -89,7 +91,10 @@ class DecodeBatch {
   void AddRow(const RowOptions& options);
   void FillCache(Row& row);
   void AddItems(Row& row);
-  void RunItems(size_t first, size_t count, int32_t spare_chunks);
+  size_t RunItems(size_t first,
+                  size_t count,
+                  int32_t spare_chunks,
+                  int64_t most_words = 0);
   // Who leaves, by what the device holds.
   int32_t VictimOf(const Row& row, int32_t head) const;
   void ExpectRow(Row& row, const Tolerance& tolerance);

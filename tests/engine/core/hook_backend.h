@@ -53,6 +53,9 @@ class HookBackend : public Backend {
     }
     return inner_->Allocate(bytes, what);
   }
+  absl::Status Reserve(const WorkLimits& limits) override {
+    return inner_->Reserve(limits);
+  }
   absl::Status Upload(std::byte* to, std::span<const std::byte> from) override {
     return inner_->Upload(to, from);
   }
