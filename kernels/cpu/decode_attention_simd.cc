@@ -155,7 +155,7 @@ void ChunkSoftmax(const DecodeChunk& chunk,
                   LineFetcher& fetcher) {
   float* x = chunk.logits + int64_t{head} * kDecodeChunk;
   LineFetcher local = fetcher;
-  const auto fetch = [&local] {
+  const auto fetch = [&local]() __attribute__((always_inline)) {
     local.Fetch();
     local.Fetch();
   };

@@ -9,13 +9,15 @@
 
 namespace kf::cpu::KF_SIMD_NS {
 
-inline VI Iota() {
+KF_SIMD_INLINE VI Iota() {
   VI lanes{};
   for (int i = 0; i < kLanes; ++i) lanes[i] = i;
   return lanes;
 }
 
-inline VF NegativeInfinity() { return BitsToFloat(SetBits(0xFF800000U)); }
+KF_SIMD_INLINE VF NegativeInfinity() {
+  return BitsToFloat(SetBits(0xFF800000U));
+}
 
 // x = 2^e (1 + m) with 1 + m in [sqrt(1/2), sqrt(2)); x normal and > 0.
 struct LogParts {
@@ -57,7 +59,7 @@ KF_SIMD_INLINE VF MinusLogRough(VF x) {
   return Fma(parts.e, Set(-0.693147181F), p * m);
 }
 
-inline VF SquareRoot(VF x) {
+KF_SIMD_INLINE VF SquareRoot(VF x) {
 #if KF_SIMD_LEVEL == 0
   VF r = x;
   for (int i = 0; i < kLanes; ++i) r[i] = __builtin_sqrtf(x[i]);
@@ -70,7 +72,7 @@ inline VF SquareRoot(VF x) {
 }
 
 // cos(2 pi t), t in (0, 1), to 1e-7: folded to sin(2 pi w), |w| <= 1/4.
-inline VF CosTurns(VF t) {
+KF_SIMD_INLINE VF CosTurns(VF t) {
   const VF half = t - Set(0.5F);
   const VF w = (half < Zero() ? -half : half) - Set(0.25F);
   const VF x = w * Set(6.283185307179586F);
@@ -84,18 +86,18 @@ inline VF CosTurns(VF t) {
   return Fma(p * z, x, x);
 }
 
-inline VU MixBits(VU x) {
+KF_SIMD_INLINE VU MixBits(VU x) {
   x = (x ^ (x >> 16)) * SetBits(0x7FEB352DU);
   x = (x ^ (x >> 15)) * SetBits(0x846CA68BU);
   return x ^ (x >> 16);
 }
 
 // UnitInterval of noise.h: 1 + k 2^-23 less 1 - 2^-24, both exact.
-inline VF UnitInterval(VU bits) {
+KF_SIMD_INLINE VF UnitInterval(VU bits) {
   return BitsToFloat((bits >> 9) | SetBits(0x3F800000U)) - Set(1.0F - 0x1p-24F);
 }
 
-inline VF NoiseU(NoiseWords row, VU key) {
+KF_SIMD_INLINE VF NoiseU(NoiseWords row, VU key) {
   return UnitInterval(MixBits(MixBits(key ^ SetBits(row.a)) + SetBits(row.b)));
 }
 
@@ -172,7 +174,7 @@ inline void DrawNoise(const Positions& positions,
 }
 
 // Lanes of the vector at i that are below count.
-inline VI LiveLanes(int64_t i, int64_t count) {
+KF_SIMD_INLINE VI LiveLanes(int64_t i, int64_t count) {
   return Iota() < SetInt(static_cast<int32_t>(count - i));
 }
 
