@@ -15,6 +15,7 @@
 #include "kernels/core/dtype.h"
 #include "kernels/cpu/simd_level.h"
 #include "kernels/weight_format_name.h"
+#include "tests/bench/bench_weights.h"
 #include "tests/bench/limits.h"
 
 namespace kf::bench {
@@ -47,10 +48,7 @@ std::unique_ptr<LinearWeights> Load(Backend& backend,
   const BlockLayout layout = LayoutOf(type);
   std::vector<std::byte> values(
       static_cast<size_t>(out * in / layout.elements * layout.bytes));
-  // Bytes whose halfs and floats are finite.
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = static_cast<std::byte>(i * 7919 % 61);
-  }
+  FillWeights(type, values);
   const WeightView view = {type, out, in, values.data()};
   return backend.LoadLinear({&view, 1}, format).value();
 }

@@ -14,6 +14,7 @@
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd_level.h"
 #include "kernels/weight_format_name.h"
+#include "tests/bench/bench_weights.h"
 #include "tests/bench/limits.h"
 
 namespace kf::bench {
@@ -43,12 +44,9 @@ void RunLinearBench(benchmark::State& state,
   cpu::ScratchArena scratch;
   const DType type = format == WeightFormat::kQ4 ? DType::kQ4_1 : DType::kF32;
   const BlockLayout layout = LayoutOf(type);
-  // Bytes whose halfs and floats are finite.
   std::vector<std::byte> values(static_cast<size_t>(
       shape.out * shape.in / layout.elements * layout.bytes));
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = static_cast<std::byte>(i * 7919 % 61);
-  }
+  FillWeights(type, values);
   const WeightView view = {type, shape.out, shape.in, values.data()};
   std::vector<std::unique_ptr<cpu::PackedLinear>> copies;
   int64_t bytes = 0;

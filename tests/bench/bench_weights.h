@@ -1,0 +1,27 @@
+// Weights of the benchmarks.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <span>
+
+#include "kernels/core/dtype.h"
+
+namespace kf::bench {
+
+// Finite numbers of the size that a model's have: subnormal ones would take a
+// hundred times as long. `bytes`: f32, or blocks of halves and quants.
+inline void FillWeights(DType type, std::span<std::byte> bytes) {
+  if (type != DType::kF32) {
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      bytes[i] = static_cast<std::byte>(i * 7919 % 61);
+    }
+    return;
+  }
+  for (size_t i = 0; i < bytes.size() / sizeof(float); ++i) {
+    const float weight = 0.01F * (static_cast<float>(i * 7919 % 61) - 30.0F);
+    std::memcpy(bytes.data() + i * sizeof(float), &weight, sizeof(weight));
+  }
+}
+
+}  // namespace kf::bench
