@@ -308,6 +308,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
   const MutexLock lock(impl.join_mu);
   impl.thread = std::thread([&impl] {
     NameThread("kf-engine");
+    impl.backend->AdoptThread();
     impl.Run();
   });
   return engine;

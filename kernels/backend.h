@@ -327,6 +327,10 @@ class Backend {
     return absl::OkStatus();
   }
 
+  // Called once by the thread that operations are called from, before the
+  // first: it may be kept on a core (BackendOptions::keep_cores).
+  virtual void AdoptThread() {}
+
   // --- host work ---
   // fn(index, worker) once for each index in [0, count), on the threads that
   // are idle between operations; worker < workers() is distinct for calls that
@@ -454,6 +458,10 @@ struct BackendOptions {
   // "none": our own products.
   std::string cublaslt_path = {};
   int threads = 0;  // 0: UsableCores() of kernels/core/cpu_count.h
+  // cpu: where threads and cores are as many, each thread keeps to one. A
+  // system that moves threads leaves two on one core for long while another
+  // process, however low its priority, has the other.
+  bool keep_cores = false;
   // scalar, avx2, avx512, avx512_bf16, amx_bf16: exactly that level is used.
   // auto: the one preferred on this machine, the highest but for one case (an
   // Intel without tiles: PreferredSimdLevel).

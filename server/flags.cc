@@ -65,6 +65,11 @@ ABSL_FLAG(int32_t,
           threads,
           0,
           "compute threads; 0: one per usable core (affinity and CPU quota)");
+ABSL_FLAG(
+    bool,
+    keep_cores,
+    true,
+    "keep each compute thread on a core of its own, if there are as many");
 ABSL_FLAG(std::string,
           simd,
           "auto",
@@ -141,7 +146,7 @@ const std::vector<Group>& Groups() {
         "cache_dtype"}},
       {"Machine",
        {"device", "gpu_memory_share", "cublaslt_path", "cuda_graphs", "threads",
-        "simd", "kv_pool_bytes"}},
+        "keep_cores", "simd", "kv_pool_bytes"}},
       {"Scheduling",
        {"max_batch", "max_queue_requests", "max_queue_tokens", "max_skips",
         "prefill_workspace_tokens", "prefill_slice_tokens",
@@ -328,6 +333,7 @@ absl::Status FillEngine(engine::EngineOptions& engine) {
           {{"bf16", DType::kBF16}, {"f32", DType::kF32}, {"q8", DType::kI8}}));
   KF_RETURN_IF_ERROR(FillDevice(engine));
   engine.backend.threads = absl::GetFlag(FLAGS_threads);
+  engine.backend.keep_cores = absl::GetFlag(FLAGS_keep_cores);
   KF_RETURN_IF_ERROR(
       CheckRange("threads", engine.backend.threads,
                  engine.backend.threads >= 0 && engine.backend.threads <= 1024,

@@ -10,6 +10,7 @@
 
 #if defined(__linux__)
 #include <sched.h>
+#include <unistd.h>
 #endif
 
 namespace kf {
@@ -69,6 +70,26 @@ int UsableCores() {
     if (quota > 0) cores = std::min(cores, quota);
   }
   return cores;
+}
+
+bool FillsCores(int threads) {
+  return threads == AffinityCores() && threads == UsableCores();
+}
+
+void KeepOnCore([[maybe_unused]] int index) {
+#if defined(__linux__)
+  cpu_set_t cores;
+  if (sched_getaffinity(getpid(), sizeof(cores), &cores) != 0) return;
+  int left = index % std::max(CPU_COUNT(&cores), 1);
+  for (size_t core = 0; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &cores) || left-- > 0) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    sched_setaffinity(0, sizeof(one), &one);
+    return;
+  }
+#endif
 }
 
 }  // namespace kf

@@ -17,4 +17,13 @@ int CoresOfCfsQuota(std::string_view quota_us, std::string_view period_us);
 // own). More threads than that would take the quota from each other by waiting.
 int UsableCores();
 
+// Whether `threads` threads could have a core each, and together all that the
+// calling thread may use: as many as its affinity mask has, and no quota less.
+bool FillsCores(int threads);
+
+// Keeps the calling thread on the index-th core of the affinity mask with which
+// the process's first thread runs, counted round; threads that it starts
+// inherit that. Without effect where there are no such masks.
+void KeepOnCore(int index);
+
 }  // namespace kf

@@ -134,7 +134,7 @@ struct ThreadPool::State {
   }
 };
 
-ThreadPool::ThreadPool(int threads)
+ThreadPool::ThreadPool(int threads, bool keep_cores)
     : threads_(threads), state_(std::make_unique<State>()) {
   KF_CHECK(threads >= 1);
   // Spinning on a core that another of our threads waits for only delays it, as
@@ -143,8 +143,9 @@ ThreadPool::ThreadPool(int threads)
   state_->spins = own_core ? kSpins : 0;
   state_->workers.reserve(static_cast<size_t>(threads - 1));
   for (int worker = 1; worker < threads; ++worker) {
-    state_->workers.emplace_back([state = state_.get(), worker] {
+    state_->workers.emplace_back([state = state_.get(), worker, keep_cores] {
       NameThread("kf-kernels");
+      if (keep_cores) KeepOnCore(worker);
       state->WorkerLoop(worker);
     });
   }

@@ -14,8 +14,10 @@ namespace kf {
 
 class ThreadPool {
  public:
-  // `threads` >= 1 counts the caller: threads - 1 workers are started.
-  explicit ThreadPool(int threads);
+  // `threads` >= 1 counts the caller: threads - 1 workers are started. With
+  // `keep_cores` worker i stays on the process's core i (KeepOnCore of
+  // cpu_count.h), and the caller, core 0, is for its owner to keep.
+  explicit ThreadPool(int threads, bool keep_cores = false);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

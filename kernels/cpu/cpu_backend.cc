@@ -60,10 +60,11 @@ class MappedEmbedding : public EmbeddingTable {
 
 class CpuBackend : public Backend {
  public:
-  CpuBackend(cpu::SimdLevel level, int threads)
+  CpuBackend(cpu::SimdLevel level, int threads, bool keep_cores)
       : level_(level),
         kernels_(cpu::DenseKernelsOf(level)),
-        pool_(threads),
+        keep_cores_(keep_cores),
+        pool_(threads, keep_cores),
         linear_{kernels_, cpu::GroupKernelsOf(level), pool_, scratch_},
         attention_{level, pool_, scratch_, rope_} {}
 
@@ -71,6 +72,10 @@ class CpuBackend : public Backend {
   std::string description() const override {
     return absl::StrCat("cpu, ", ToAbsl(cpu::NameOf(level_)), ", ",
                         pool_.threads(), " threads");
+  }
+
+  void AdoptThread() override {
+    if (keep_cores_) KeepOnCore(0);
   }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(
@@ -221,6 +226,7 @@ class CpuBackend : public Backend {
 
   cpu::SimdLevel level_;
   const cpu::DenseKernels& kernels_;
+  const bool keep_cores_;
   ThreadPool pool_;
   cpu::ScratchArena scratch_;
   cpu::LinearContext linear_;
@@ -239,9 +245,11 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(
   }
   KF_ASSIGN_OR_RETURN(const cpu::SimdLevel level,
                       cpu::ParseSimdLevel(options.simd));
+  const int threads = options.threads == 0
+                          ? std::min(UsableCores(), kMaxThreads)
+                          : options.threads;
   return std::make_unique<CpuBackend>(
-      level, options.threads == 0 ? std::min(UsableCores(), kMaxThreads)
-                                  : options.threads);
+      level, threads, options.keep_cores && FillsCores(threads));
 }
 
 }  // namespace kf

@@ -2,10 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <barrier>
+#include <cstdint>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/core/thread_pool.h"
 
 #if defined(__linux__)
 #include <sched.h>
@@ -67,6 +71,53 @@ TEST(CpuCount, FollowsTheAffinityMask) {
     ASSERT_TRUE(backend.ok());
     EXPECT_EQ((*backend)->description(), "cpu, scalar, 1 threads");
   }).join();
+}
+
+// Cores of the calling thread.
+cpu_set_t Cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  EXPECT_EQ(sched_getaffinity(0, sizeof(cores), &cores), 0);
+  return cores;
+}
+
+TEST(CpuCount, WorkersKeepToCoresOfTheirOwn) {
+  const cpu_set_t mine = Cores();
+  const int threads = CPU_COUNT(&mine);
+  ThreadPool pool(threads, /*keep_cores=*/true);
+  std::vector<cpu_set_t> cores(static_cast<size_t>(threads));
+  std::barrier all(threads);  // so that each worker takes an index
+  pool.ParallelFor(threads, [&](int64_t, int worker) {
+    cores[static_cast<size_t>(worker)] = Cores();
+    all.arrive_and_wait();
+  });
+  // The caller is its owner's to keep.
+  EXPECT_TRUE(CPU_EQUAL(&cores[0], &mine));
+  for (size_t i = 1; i < cores.size(); ++i) {
+    EXPECT_EQ(CPU_COUNT(&cores[i]), 1);
+    for (size_t j = 1; j < i; ++j)
+      EXPECT_FALSE(CPU_EQUAL(&cores[i], &cores[j]));
+  }
+}
+
+TEST(CpuCount, OnlyBackendsThatFillTheCoresKeepThem) {
+  for (const int threads : {UsableCores(), UsableCores() + 1}) {
+    const auto backend = CreateBackend(
+        {.threads = threads, .keep_cores = true, .simd = "scalar"});
+    ASSERT_TRUE(backend.ok());
+    const bool fills = FillsCores(threads);
+    std::thread([&] {
+      const cpu_set_t before = Cores();
+      (*backend)->AdoptThread();
+      cpu_set_t after = Cores();
+      if (fills) {
+        EXPECT_EQ(CPU_COUNT(&after), 1);
+      } else {
+        EXPECT_TRUE(CPU_EQUAL(&before, &after));
+      }
+    }).join();
+  }
+  EXPECT_FALSE(FillsCores(UsableCores() + 1));
 }
 #endif
 

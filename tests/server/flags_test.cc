@@ -68,6 +68,7 @@ TEST(Flags, ADeviceHasAnIndex) {
   ASSERT_THAT(none, IsOk());
   EXPECT_EQ(none->options.engine.backend.name, "auto");
   EXPECT_TRUE(none->options.engine.backend.cuda_graphs);
+  EXPECT_TRUE(none->options.engine.backend.keep_cores);
   const auto off = Parse({"--model=m.gguf", "--cuda_graphs=false"});
   ASSERT_THAT(off, IsOk());
   EXPECT_FALSE(off->options.engine.backend.cuda_graphs);
