@@ -49,6 +49,8 @@ if ! grep -qE '^\| whole answers, 2 x 64 \+ 20 +\|' "$work/out"; then
   echo "FAILED peers: no whole answers"
   faults=$((faults + 1))
 fi
+scenario peers '^\| whole answers, 2 x 64 \+ 20 +\|' --rounds 1 \
+  --peer_shapes "" --peer_streams 2 --peer_whole_shape 64+20
 scenario growth '^\| 1024 to 1536 +\| [0-9.]+ +\| [0-9.]+ +\|$' \
   --growth_shape 64+2000
 scenario share '^\| kf-engine +\| [0-9.]+ +\| [0-9.]+ % \|$' \

@@ -30,14 +30,16 @@ def arguments():
 
 def new_context(model, options):
     params = llama_cpp.llama_context_default_params()
-    params.n_ctx = options.streams * (options.prompt_tokens
-                                      + options.output_tokens)
+    # llama.cpp gives each stream whole blocks of 256 tokens.
+    length = options.prompt_tokens + options.output_tokens
+    params.n_ctx = options.streams * (-(-length // 256) * 256)
     params.n_batch = BATCH
     params.n_ubatch = 512
     params.n_seq_max = options.streams
     params.n_threads = params.n_threads_batch = options.threads
-    # One buffer for all: streams of one length need no share of their own.
-    params.kv_unified = True
+    # A buffer for each stream: in one for all, each row would attend over the
+    # tokens of every stream, most of them masked.
+    params.kv_unified = False
     context = llama_cpp.llama_init_from_model(model, params)
     if not context:
         raise SystemExit("llama.cpp: the context cannot be created")
@@ -58,10 +60,19 @@ def decode(context, batch, rows):
     llama_cpp.llama_synchronize(context)
 
 
+def warm_up(context, batch):
+    """A short answer, as our own server gets one before it is measured."""
+    decode(context, batch, [(i, i, 0, i == 31) for i in range(32)])
+    for position in range(32, 40):
+        decode(context, batch, [(position, position, 0, True)])
+    llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
+
+
 def measure(context, vocabulary, options):
     """Seconds of all prompts and of all steps."""
     numbers = random.Random(1)
     batch = llama_cpp.llama_batch_init(BATCH, 0, 1)
+    warm_up(context, batch)
     last = options.prompt_tokens - 1
     rows = [(numbers.randrange(vocabulary), position, stream, position == last)
             for stream in range(options.streams)

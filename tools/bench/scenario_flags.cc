@@ -88,7 +88,9 @@ void ScenarioFlags::AddTo(CLI::App& app) {
   for (const PlannedRequest& shape : options_.peer_shapes) {
     peer_shapes_.push_back(ShapeFlag(shape));
   }
-  add("--peer_shapes", peer_shapes_, "peers: prompt+answer")->delimiter(',');
+  add("--peer_shapes", peer_shapes_,
+      "peers: prompt+answer; empty: whole answers alone")
+      ->delimiter(',');
   whole_answers_ = ShapeFlag(options_.peer_whole);
   add("--peer_whole_shape", whole_answers_,
       "peers: prompt+answer, from first to last; empty: leave out");
@@ -149,7 +151,7 @@ absl::Status ScenarioFlags::Resolve() {
   options_.peer_shapes.clear();
   for (const std::string& text : peer_shapes_) {
     KF_ASSIGN_OR_RETURN(const PlannedRequest shape, ParseShape(text));
-    options_.peer_shapes.push_back(shape);
+    if (shape.prompt_tokens > 0) options_.peer_shapes.push_back(shape);
   }
   return absl::OkStatus();
 }
