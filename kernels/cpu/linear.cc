@@ -26,7 +26,7 @@ int64_t PanelsOfBlock(int64_t panels, int64_t row_blocks, int threads) {
 }
 
 // From here on widening the weights of a block once pays.
-constexpr int64_t kWidenRows = 24;
+constexpr int64_t kWidenRows = 64;
 
 // Values that take a thread about as long as a region costs, 2 us. Fewer than
 // twice as many are done in place.
