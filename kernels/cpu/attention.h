@@ -45,7 +45,7 @@ absl::Status CopyPages(AttentionContext& context,
                        std::byte* base,
                        std::span<const PageCopy> copies);
 
-// Keys are cut into chunks of kDecodeChunk slots, whose partial results are
+// Keys are cut into chunks of DecodeChunkSlots slots, whose partial results are
 // combined in slot order.
 absl::Status DecodeAttention(AttentionContext& context,
                              const DecodeAttentionArgs& args);

@@ -7,11 +7,12 @@
 
 namespace kf::cpu {
 
-inline constexpr int32_t kSlots = 16;          // of a page
-inline constexpr int32_t kTileRows = 32;       // of a prompt tile
-inline constexpr int32_t kValueBlock = 64;     // slots of V widened at a time
-inline constexpr int32_t kDecodeChunk = 256;   // slots of a decode work item
-inline constexpr int32_t kPartialHeader = 16;  // floats, see DecodeChunk
+inline constexpr int32_t kSlots = 16;            // of a page
+inline constexpr int32_t kTileRows = 32;         // of a prompt tile
+inline constexpr int32_t kValueBlock = 64;       // slots of V widened at a time
+inline constexpr int32_t kDecodeChunk = 256;     // slots of a decode work item,
+inline constexpr int32_t kMaxDecodeChunk = 384;  // about, and at most
+inline constexpr int32_t kPartialHeader = 16;    // floats, see DecodeChunk
 // Channels of a head in an 8-bit cache, at most: 512 products of 8 by 16 bits
 // add up in 32, and a head fits the stack.
 inline constexpr int32_t kMaxByteRow = 512;
@@ -43,6 +44,13 @@ struct HeadPages {
   unsigned char* base;
   const int32_t* pages;
   int64_t page_bytes;
+};
+
+// Blocks that a thread reads next, for the cache's sake.
+struct BlocksAhead {
+  HeadPages pages;
+  int32_t count;  // 0: unknown
+  int64_t bytes;  // of each block
 };
 
 // NoiseKind as a number, for code that must not include noise.h (vec.h).
@@ -106,23 +114,31 @@ struct PromptTile {
   float* sums;        // [kTileRows][padded_d]
 };
 
+// Slots of a work item of decode attention over `slots` > 0, but of the last,
+// which has what is left: whole pages, in as even parts as they allow. A small
+// last one would not leave the time to fetch what the thread reads next.
+inline int32_t DecodeChunkSlots(int32_t slots) {
+  constexpr int32_t kPages = kDecodeChunk / kSlots;
+  const int32_t pages = (slots + kSlots - 1) / kSlots;
+  int32_t chunks = (pages + kPages / 2) / kPages;
+  if (chunks == 0) chunks = 1;
+  return (pages + chunks - 1) / chunks * kSlots;
+}
+
 // Slots [0, slots) of the pages (a sequence's chunk), one kv head.
 struct DecodeChunk {
   const HeadLayout* layout;
   HeadPages pages;  // the chunk's first page comes first
   HeadPages keys;   // where K is read: `pages`, or rotated copies
-  // The chunk that the thread attends over next, for the cache's sake.
-  HeadPages ahead;
-  int32_t ahead_pages;  // 0: unknown
-  int64_t ahead_bytes;  // of each block
+  BlocksAhead ahead;
   int32_t group;
-  int32_t slots;      // 1 .. kDecodeChunk
+  int32_t slots;      // 1 .. kMaxDecodeChunk
   const uint32_t* q;  // [group][query_words], packed
   ScoreSpec score;
   const NoiseWords* words;  // [group]
   // Working memory.
   uint32_t* split;  // [group][2 steps]
-  float* logits;    // [group][kDecodeChunk]
+  float* logits;    // [group][kMaxDecodeChunk]
   // Out, for each head: max, sum, largest, noisy sum (RowSums of noise_vec.h),
   // padding to kPartialHeader, then the weighted sum of V [padded_d].
   float* partial;
@@ -131,10 +147,14 @@ struct DecodeChunk {
   int64_t numerators_stride;  // from a head to the next
 };
 
+// Lines that adding up scores leaves the time to fetch for each page.
+inline constexpr int32_t kScoreLines = 4;
+
 // Puts a sequence's chunks of one kv head together, in slot order.
 struct DecodeCombine {
   const HeadLayout* layout;
   HeadPages pages;
+  BlocksAhead ahead;  // read where scored: kScoreLines lines for 16 slots
   int32_t group;
   int32_t slots;         // held + 1
   const float* partial;  // [chunks][group][kPartialHeader + padded_d]

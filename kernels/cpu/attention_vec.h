@@ -41,8 +41,8 @@ KF_SIMD_INLINE void PrefetchFar(const void* address) {
 // anew at each, and it rests while nothing is read.
 class LineFetcher {
  public:
-  LineFetcher(const HeadPages& pages, int32_t count, int64_t block_bytes)
-      : pages_(pages), left_(count), block_bytes_(block_bytes) {}
+  explicit LineFetcher(const BlocksAhead& ahead)
+      : pages_(ahead.pages), left_(ahead.count), block_bytes_(ahead.bytes) {}
 
   KF_SIMD_INLINE void Fetch() {
     if (line_ == end_) {

@@ -1,120 +1,17 @@
-// Cuts decode attention into chunks of keys.
+// Runs decode attention chunk by chunk.
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <new>
 #include <numeric>
-#include <span>
 
 #include "kernels/core/status.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/attention_layout.h"
-#include "kernels/cpu/decode_row.h"
-#include "kernels/cpu/for_each_ahead.h"
+#include "kernels/cpu/decode.h"
 #include "kernels/cpu/quest.h"
 #include "kernels/cpu/rank_positions.h"
 
 namespace kf::cpu {
-namespace {
-
-class Decode {
- public:
-  Decode(AttentionContext& context, const DecodeAttentionArgs& args)
-      : context_(context),
-        args_(args),
-        shape_(args.shape),
-        layout_(MakeHeadLayout(args.shape)),
-        kernels_(KernelsOf(context.level)),
-        group_(args.shape.query_heads / args.shape.kv_heads),
-        partial_(kPartialHeader + layout_.padded_d) {}
-
-  absl::Status Run();
-
- private:
-  struct Worker {
-    int64_t query = -1;  // row and head of q and words
-    uint32_t* q;         // [group][query_words]
-    NoiseWords* words;
-    uint32_t* split;
-    float* shares;  // [group][most chunks of a row]
-    float* logits;  // [group][kDecodeChunk]
-    // Where a row needs them:
-    uint64_t* keys;          // [most slots or pages of a row]
-    unsigned char* rotated;  // K of a chunk
-  };
-
-  template <typename T>
-  absl::StatusOr<std::span<T>> TakeSpan(int64_t count);
-  absl::Status Allocate();
-  absl::Status AllocateRow(const DecodeAttentionItem& item, DecodeRow& row);
-  absl::Status AllocateWorkers();
-  void CheckRun(size_t row) const;
-  void Prepare(size_t row, int32_t head, const Worker& worker);
-  void Append(size_t row, int32_t head);
-  void PackQueries(size_t row, int32_t head, uint32_t* q) const;
-  void TakeQueries(size_t row, int32_t head, Worker& worker);
-  HeadPages RotateChunk(size_t row,
-                        int32_t head,
-                        int32_t chunk,
-                        const HeadPages& pages,
-                        const Worker& worker);
-  struct Place {
-    size_t row;
-    int32_t head;
-    int32_t chunk;
-  };
-  Place PlaceOf(int64_t index) const;
-  HeadPages PagesOf(const Place& place) const;
-  int32_t SlotsOf(const Place& place) const;
-  void RunItem(int64_t index, int64_t next, Worker& worker);
-  void RunChunk(const Place& place, int64_t next, Worker& worker);
-  void Combine(size_t row, int32_t head, const Worker& worker);
-
-  const float* QkvOf(size_t row) const {
-    return args_.qkv + static_cast<int64_t>(row) * shape_.qkv_dim();
-  }
-  float* PartialsOf(const DecodeRow& row, int32_t head) const {
-    return row.partials + int64_t{head} * row.chunks * group_ * partial_;
-  }
-  float* NumeratorsOf(const DecodeRow& row, int32_t head) const {
-    return row.numerators + int64_t{head} * group_ * row.numerators_stride;
-  }
-  static bool Scored(const DecodeAttentionItem& item) {
-    return item.score.enabled && item.add_scores;
-  }
-  static bool Quest(const DecodeAttentionItem& item) {
-    return !item.bounds.pages.empty();
-  }
-  bool Continued(size_t row) const {
-    return row + 1 < args_.items.size() && args_.items[row + 1].continues;
-  }
-  bool InRun(size_t row) const {
-    return args_.items[row].continues || Continued(row);
-  }
-  // Before the first chunk runs, the token must be in its page.
-  bool Prepared(size_t row) const {
-    const DecodeAttentionItem& item = args_.items[row];
-    return Quest(item) || item.rank_positions || InRun(row);
-  }
-  int32_t SlotOf(size_t row, int32_t head) const {
-    const DecodeAttentionItem& item = args_.items[row];
-    return InRun(row) ? item.held : item.free_slot[head];
-  }
-
-  AttentionContext& context_;
-  const DecodeAttentionArgs& args_;
-  const AttentionShape& shape_;
-  const HeadLayout layout_;
-  const AttentionKernels& kernels_;
-  const int32_t group_;
-  const int64_t partial_;             // floats of one head's partial result
-  const float* rotations_ = nullptr;  // by rank, where a row needs them
-  // Of the scratch memory: a step allocates nothing.
-  std::span<size_t> prepared_;  // rows
-  std::span<size_t> runs_;      // the first of each run of these
-  std::span<DecodeRow> rows_;   // [items]
-  std::span<Worker> workers_;   // [threads]
-};
 
 absl::Status Decode::Run() {
   context_.scratch.Reset();
@@ -131,149 +28,16 @@ absl::Status Decode::Run() {
       });
   const int64_t items =
       rows_.back().first_item + int64_t{rows_.back().chunks} * shape_.kv_heads;
-  ForEachAhead(context_.pool, items,
-               [this](int64_t i, int64_t next, int worker) {
-                 RunItem(i, next, workers_[static_cast<size_t>(worker)]);
-               });
-  return absl::OkStatus();
-}
-
-template <typename T>
-absl::StatusOr<std::span<T>> Decode::TakeSpan(int64_t count) {
-  KF_ASSIGN_OR_RETURN(T * first, context_.scratch.Take<T>(count));
-  return std::span<T>(first, static_cast<size_t>(count));
-}
-
-absl::Status Decode::Allocate() {
-  int32_t last = 0;
-  for (const DecodeAttentionItem& item : args_.items) {
-    last = std::max(last, item.position);
-  }
-  context_.rope.Prepare(shape_, last);
-  const int64_t count = std::ssize(args_.items);
-  KF_ASSIGN_OR_RETURN(rows_, TakeSpan<DecodeRow>(count));
-  KF_ASSIGN_OR_RETURN(const auto prepared, TakeSpan<size_t>(count));
-  KF_ASSIGN_OR_RETURN(const auto runs, TakeSpan<size_t>(count));
-  size_t prepared_count = 0;
-  size_t run_count = 0;
-  int64_t items = 0;
-  for (size_t i = 0; i < args_.items.size(); ++i) {
-    const DecodeAttentionItem& item = args_.items[i];
-    KF_CHECK(item.held >= 0 && item.held <= item.budget);
-    KF_CHECK(item.held <= item.position);
-    KF_CHECK(item.recent >= 0 && item.recent <= item.budget);
-    KF_CHECK(item.row_scores == nullptr || item.defer_eviction);
-    KF_CHECK(std::ssize(item.cache.pages) >= PagesFor(item.held + 1));
-    if (InRun(i)) CheckRun(i);
-    if (Prepared(i)) {
-      prepared[prepared_count++] = i;
-      if (!item.continues) runs[run_count++] = i;
-    }
-    DecodeRow row = {};
-    row.first_item = items;
-    KF_RETURN_IF_ERROR(AllocateRow(item, row));
-    items += int64_t{row.chunks} * shape_.kv_heads;
-    rows_[i] = row;
-  }
-  prepared_ = prepared.first(prepared_count);
-  runs_ = runs.first(run_count);
-  return AllocateWorkers();
-}
-
-void Decode::CheckRun(size_t row) const {
-  const DecodeAttentionItem& item = args_.items[row];
-  KF_CHECK(item.held == item.position && item.held < item.budget);
-  KF_CHECK(!Scored(item) && !item.rank_positions && !item.defer_eviction);
-  if (!item.continues) return;
-  KF_CHECK(row > 0);
-  const DecodeAttentionItem& before = args_.items[row - 1];
-  KF_CHECK(item.position == before.position + 1);
-  KF_CHECK(item.free_slot == before.free_slot);
-}
-
-absl::Status Decode::AllocateRow(const DecodeAttentionItem& item,
-                                 DecodeRow& row) {
-  ScratchArena& scratch = context_.scratch;
-  row.slots = item.held + 1;
-  if (Quest(item)) {
-    KF_CHECK(!Scored(item) && !item.rank_positions);
-    KF_CHECK(item.held == item.position && item.held < item.budget);
-    const int32_t pages = PagesFor(row.slots);
-    KF_CHECK(std::ssize(item.bounds.pages) >= PagesFor(pages));
-    KF_CHECK(item.read_pages >= 0);
-    if (item.read_pages > 0 && item.read_pages < pages) {
-      row.read_pages = item.read_pages;
-      row.slots -= (pages - row.read_pages) * kPageTokens;
-      KF_ASSIGN_OR_RETURN(
-          row.pages,
-          scratch.Take<int32_t>(int64_t{shape_.kv_heads} * row.read_pages));
-    }
-  }
-  row.chunks = (row.slots + kDecodeChunk - 1) / kDecodeChunk;
-  const auto rotation = [&](int32_t position) -> absl::StatusOr<const float*> {
-    KF_ASSIGN_OR_RETURN(float* cos_sin, scratch.Take<float>(shape_.head_dim));
-    context_.rope.Row(position, cos_sin);
-    return cos_sin;
-  };
-  KF_ASSIGN_OR_RETURN(row.cos_sin, rotation(item.position));
-  row.query_cos_sin = row.cos_sin;
-  if (item.rank_positions) {
-    KF_ASSIGN_OR_RETURN(row.query_cos_sin, rotation(item.held));
-    KF_ASSIGN_OR_RETURN(
-        row.ranks, scratch.Take<int32_t>(int64_t{shape_.kv_heads} * row.slots));
-  }
-  KF_ASSIGN_OR_RETURN(
-      row.partials,
-      scratch.Take<float>(int64_t{shape_.query_heads} * row.chunks * partial_));
-  if (Scored(item)) {
-    row.numerators_stride = int64_t{PagesFor(row.slots)} * kPageTokens;
-    KF_ASSIGN_OR_RETURN(
-        row.numerators,
-        scratch.Take<float>(shape_.query_heads * row.numerators_stride));
-  }
-  KF_ASSIGN_OR_RETURN(row.open_chunks,
-                      scratch.Take<std::atomic<int32_t>>(shape_.kv_heads));
-  for (int32_t g = 0; g < shape_.kv_heads; ++g) {
-    new (row.open_chunks + g) std::atomic<int32_t>(row.chunks);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Decode::AllocateWorkers() {
-  ScratchArena& scratch = context_.scratch;
-  int32_t ranks = 0;
-  int32_t keys = 0;
-  int32_t chunks = 0;
-  for (const DecodeRow& row : rows_) chunks = std::max(chunks, row.chunks);
-  for (const size_t i : prepared_) {
-    const DecodeAttentionItem& item = args_.items[i];
-    const int32_t slots = item.held + 1;
-    if (item.rank_positions) ranks = std::max(ranks, slots);
-    keys = std::max(keys, item.rank_positions ? slots : PagesFor(slots));
-  }
-  if (ranks > 0) {
-    KF_ASSIGN_OR_RETURN(rotations_, RankRotations(context_, shape_, ranks));
-  }
-  KF_ASSIGN_OR_RETURN(workers_, TakeSpan<Worker>(context_.pool.threads()));
-  for (Worker& worker : workers_) {
-    Worker w = {};
-    KF_ASSIGN_OR_RETURN(
-        w.q, scratch.Take<uint32_t>(int64_t{group_} * layout_.query_words));
-    KF_ASSIGN_OR_RETURN(
-        w.split, scratch.Take<uint32_t>(int64_t{group_} * layout_.steps * 2));
-    KF_ASSIGN_OR_RETURN(w.shares,
-                        scratch.Take<float>(int64_t{group_} * chunks));
-    KF_ASSIGN_OR_RETURN(w.words, scratch.Take<NoiseWords>(group_));
-    KF_ASSIGN_OR_RETURN(w.logits,
-                        scratch.Take<float>(int64_t{group_} * kDecodeChunk));
-    KF_ASSIGN_OR_RETURN(w.keys, scratch.Take<uint64_t>(keys));
-    if (ranks > 0) {
-      KF_ASSIGN_OR_RETURN(w.rotated,
-                          scratch.Take<unsigned char>(PagesFor(kDecodeChunk) *
-                                                      KeyBytes(layout_)));
-    }
-    worker = w;
-  }
+  // A head's chunks on one thread: whoever ends the last reads what all wrote.
+  ForEachAhead(
+      context_.pool, items,
+      [this](int64_t i) {
+        const Place place = PlaceOf(i);
+        return i + rows_[place.row].chunks - place.chunk;
+      },
+      [this](int64_t i, IndexRun run, int64_t next, int worker) {
+        RunItem(i, run, next, workers_[static_cast<size_t>(worker)]);
+      });
   return absl::OkStatus();
 }
 
@@ -333,15 +97,14 @@ HeadPages Decode::RotateChunk(size_t row,
                               const HeadPages& pages,
                               const Worker& worker) {
   static constexpr auto kEveryPage = [] {
-    std::array<int32_t, kDecodeChunk / kPageTokens> list = {};
+    std::array<int32_t, kMaxDecodeChunk / kPageTokens> list = {};
     std::iota(list.begin(), list.end(), 0);
     return list;
   }();
   const DecodeRow& memory = rows_[row];
-  const int32_t end =
-      std::min(memory.slots - chunk * kDecodeChunk, kDecodeChunk);
+  const int32_t end = SlotsOf({row, head, chunk});
   const int32_t* ranks = memory.ranks + int64_t{head} * memory.slots +
-                         int64_t{chunk} * kDecodeChunk;
+                         int64_t{chunk} * memory.chunk_slots;
   for (int32_t slot = 0; slot < end; slot += kPageTokens) {
     const int32_t page = slot / kPageTokens;
     RotateBlock(kernels_, layout_, rotations_, ranks + slot,
@@ -368,23 +131,66 @@ HeadPages Decode::PagesOf(const Place& place) const {
   if (memory.pages != nullptr) {
     pages.pages = memory.pages + int64_t{place.head} * memory.read_pages;
   }
-  pages.pages += place.chunk * (kDecodeChunk / kPageTokens);
+  pages.pages += place.chunk * (memory.chunk_slots / kPageTokens);
   return pages;
 }
 
 int32_t Decode::SlotsOf(const Place& place) const {
-  return std::min(kDecodeChunk,
-                  rows_[place.row].slots - place.chunk * kDecodeChunk);
+  const DecodeRow& row = rows_[place.row];
+  return std::min(row.chunk_slots, row.slots - place.chunk * row.chunk_slots);
 }
 
-void Decode::RunItem(int64_t index, int64_t next, Worker& worker) {
-  const Place place = PlaceOf(index);
-  RunChunk(place, next, worker);
-  // The last chunk to end sees what the others wrote.
-  if (rows_[place.row].open_chunks[place.head].fetch_sub(
-          1, std::memory_order_acq_rel) == 1) {
-    Combine(place.row, place.head, worker);
+Decode::Results Decode::ResultsOf(const Place& place,
+                                  IndexRun run,
+                                  const Worker& worker) const {
+  const DecodeRow& row = rows_[place.row];
+  // One thread's stay in its own cache.
+  if (run.end - run.begin == row.chunks) {
+    return {worker.partials, worker.numerators, false};
   }
+  float* numerators = row.numerators;
+  if (numerators != nullptr) {
+    numerators += int64_t{place.head} * group_ * row.numerators_stride;
+  }
+  return {row.partials + int64_t{place.head} * row.chunks * group_ * partial_,
+          numerators, true};
+}
+
+BlocksAhead Decode::AheadOf(int64_t next) const {
+  if (next < 0) return {};
+  const Place place = PlaceOf(next);
+  return {PagesOf(place), PagesFor(SlotsOf(place)),
+          Scored(args_.items[place.row])
+              ? static_cast<int64_t>(HeadBytes(shape_))
+              : 2 * layout_.v_offset};
+}
+
+void Decode::RunItem(int64_t index,
+                     IndexRun run,
+                     int64_t next,
+                     Worker& worker) {
+  const Place place = PlaceOf(index);
+  const Results results = ResultsOf(place, run, worker);
+  BlocksAhead ahead = AheadOf(next);
+  BlocksAhead later = {};
+  const bool ends_run = !results.shared && index + 1 == run.end;
+  if (ends_run && ahead.count > 0 && Scored(args_.items[place.row])) {
+    // Adding up the scores fetches these.
+    const int64_t bytes = int64_t{PagesFor(rows_[place.row].slots)} *
+                          kScoreLines * static_cast<int64_t>(kCacheLineBytes);
+    later = ahead;
+    later.count = static_cast<int32_t>(
+        std::min<int64_t>(bytes / ahead.bytes, ahead.count / 2));
+    ahead.count -= later.count;
+    later.pages.pages += ahead.count;
+  }
+  RunChunk(place, results, ahead, worker);
+  // The last chunk to end sees what the others wrote.
+  const bool last = results.shared
+                        ? rows_[place.row].open_chunks[place.head].fetch_sub(
+                              1, std::memory_order_acq_rel) == 1
+                        : ends_run;
+  if (last) Combine(place, results, later, worker);
 }
 
 // Queries and noise words of a head, once for chunks that follow each other.
@@ -400,12 +206,14 @@ void Decode::TakeQueries(size_t row, int32_t head, Worker& worker) {
   }
 }
 
-// `next`: the item that the thread runs after this one, or -1.
-void Decode::RunChunk(const Place& place, int64_t next, Worker& worker) {
+void Decode::RunChunk(const Place& place,
+                      const Results& results,
+                      const BlocksAhead& ahead,
+                      Worker& worker) {
   const auto [row, head, chunk] = place;
   const DecodeAttentionItem& item = args_.items[row];
   const DecodeRow& memory = rows_[row];
-  const int32_t first = chunk * kDecodeChunk;
+  const int32_t first = chunk * memory.chunk_slots;
   const int32_t slots = SlotsOf(place);
   const int32_t free_slot = SlotOf(row, head);
   KF_CHECK(free_slot >= 0 && free_slot <= item.held);
@@ -417,14 +225,7 @@ void Decode::RunChunk(const Place& place, int64_t next, Worker& worker) {
   DecodeChunk work = {};
   work.layout = &layout_;
   work.pages = pages;
-  if (next >= 0) {
-    const Place ahead = PlaceOf(next);
-    work.ahead = PagesOf(ahead);
-    work.ahead_pages = PagesFor(SlotsOf(ahead));
-    work.ahead_bytes = Scored(args_.items[ahead.row])
-                           ? static_cast<int64_t>(HeadBytes(shape_))
-                           : 2 * layout_.v_offset;
-  }
+  work.ahead = ahead;
   work.keys = item.rank_positions ? RotateChunk(row, head, chunk, pages, worker)
                                   : pages;
   work.group = group_;
@@ -435,28 +236,34 @@ void Decode::RunChunk(const Place& place, int64_t next, Worker& worker) {
   work.words = worker.words;
   work.split = worker.split;
   work.logits = worker.logits;
-  work.partial = PartialsOf(memory, head) + int64_t{chunk} * group_ * partial_;
+  work.partial = results.partials + int64_t{chunk} * group_ * partial_;
   if (work.score.enabled) {
-    work.numerators = NumeratorsOf(memory, head) + first;
+    work.numerators = results.numerators + first;
     work.numerators_stride = memory.numerators_stride;
   }
   kernels_.decode_chunk(work);
 }
 
-void Decode::Combine(size_t row, int32_t head, const Worker& worker) {
+void Decode::Combine(const Place& place,
+                     const Results& results,
+                     const BlocksAhead& ahead,
+                     const Worker& worker) {
+  const size_t row = place.row;
+  const int32_t head = place.head;
   const DecodeAttentionItem& item = args_.items[row];
   const DecodeRow& memory = rows_[row];
   DecodeCombine work = {};
+  work.ahead = ahead;
   work.layout = &layout_;
   work.pages = MakeHeadPages(shape_, item.cache, head);
   work.group = group_;
   work.slots = memory.slots;
-  work.partial = PartialsOf(memory, head);
+  work.partial = results.partials;
   work.score = MakeScoreSpec(item.score);
   work.score.enabled = Scored(item);
   if (work.score.enabled) {
     work.shares = worker.shares;
-    work.numerators = NumeratorsOf(memory, head);
+    work.numerators = results.numerators;
     work.numerators_stride = memory.numerators_stride;
   }
   work.out = args_.out + static_cast<int64_t>(row) * shape_.out_dim() +
@@ -477,8 +284,6 @@ void Decode::Combine(size_t row, int32_t head, const Worker& worker) {
   KF_CHECK(victim >= 0);
   item.free_slot[head] = victim;
 }
-
-}  // namespace
 
 absl::Status DecodeAttention(AttentionContext& context,
                              const DecodeAttentionArgs& args) {

@@ -37,8 +37,8 @@ void ChunkLogits(const DecodeChunk& chunk,
                  kHeads,
                  layout.steps,
                  layout.scale,
-                 chunk.logits + int64_t{first} * kDecodeChunk,
-                 kDecodeChunk};
+                 chunk.logits + int64_t{first} * kMaxDecodeChunk,
+                 kMaxDecodeChunk};
   LineFetcher local = fetcher;  // in registers
   // Scores leave time to fetch the rest.
   const Ahead ahead = {&local, !chunk.score.enabled};
@@ -80,10 +80,10 @@ void WeightedValues(const DecodeChunk& chunk,
     };
     const int32_t page = slot / kSlots;
     const bool last = slot + kSlots >= chunk.slots;
-    PvTile<kHeads, kVecs>(chunk.logits + int64_t{first} * kDecodeChunk + slot,
-                          kDecodeChunk, values_of(page),
-                          values_of(last ? page : page + 1),
-                          layout.value_stride, slots, acc, Ahead{&local, true});
+    PvTile<kHeads, kVecs>(
+        chunk.logits + int64_t{first} * kMaxDecodeChunk + slot, kMaxDecodeChunk,
+        values_of(page), values_of(last ? page : page + 1), layout.value_stride,
+        slots, acc, Ahead{&local, true});
   }
   fetcher = local;
 #pragma GCC unroll 16
@@ -153,7 +153,7 @@ void ChunkSoftmax(const DecodeChunk& chunk,
                   const int32_t* positions,
                   int32_t head,
                   LineFetcher& fetcher) {
-  float* x = chunk.logits + int64_t{head} * kDecodeChunk;
+  float* x = chunk.logits + int64_t{head} * kMaxDecodeChunk;
   LineFetcher local = fetcher;
   const auto fetch = [&local]() __attribute__((always_inline)) {
     local.Fetch();
@@ -178,7 +178,7 @@ void ChunkSoftmax(const DecodeChunk& chunk,
 // A head's softmax weights times the scales of V, which the integers are then
 // added up with.
 void ScaleWeights(const DecodeChunk& chunk, int32_t head) {
-  float* x = chunk.logits + int64_t{head} * kDecodeChunk;
+  float* x = chunk.logits + int64_t{head} * kMaxDecodeChunk;
   for (int32_t slot = 0; slot < chunk.slots; slot += kLanes) {
     const auto* scales =
         reinterpret_cast<const float*>(Block(chunk.pages, slot / kSlots) +
@@ -255,30 +255,41 @@ void ChunkShares(const DecodeCombine& combine,
 
 // Adds the noisy softmax of the heads, in order, to the page scores or to the
 // row's.
-void AddScores(const DecodeCombine& combine, int32_t chunks) {
+void AddScores(const DecodeCombine& combine,
+               int32_t chunks,
+               int32_t chunk_slots) {
   for (int32_t j = 0; j < combine.group; ++j) {
     ChunkShares(combine, j, chunks, combine.shares + int64_t{j} * chunks);
   }
+  LineFetcher fetcher(combine.ahead);
   const bool to_row = combine.row_scores != nullptr;
-  for (int32_t slot = 0; slot < combine.slots; slot += kLanes) {
-    float* scores =
-        to_row ? combine.row_scores + slot
-               : reinterpret_cast<float*>(Block(combine.pages, slot / kSlots) +
-                                          combine.layout->score_offset) +
-                     slot % kSlots;
-    VF sum = to_row ? Zero() : Load(scores);
-    const float* share = combine.shares + slot / kDecodeChunk;
-    const float* numerators = combine.numerators + slot;
-    for (int32_t j = 0; j < combine.group; ++j) {
-      sum = Fma(Load(numerators), Set(*share), sum);
-      numerators += combine.numerators_stride;
-      share += chunks;
+  const float* shares = combine.shares;
+  for (int32_t first = 0; first < combine.slots; first += chunk_slots) {
+    const int32_t left = combine.slots - first;
+    const int32_t end = first + (left < chunk_slots ? left : chunk_slots);
+    for (int32_t slot = first; slot < end; slot += kLanes) {
+      float* scores =
+          to_row
+              ? combine.row_scores + slot
+              : reinterpret_cast<float*>(Block(combine.pages, slot / kSlots) +
+                                         combine.layout->score_offset) +
+                    slot % kSlots;
+      VF sum = to_row ? Zero() : Load(scores);
+      const float* share = shares;
+      const float* numerators = combine.numerators + slot;
+      for (int32_t j = 0; j < combine.group; ++j) {
+        sum = Fma(Load(numerators), Set(*share), sum);
+        numerators += combine.numerators_stride;
+        share += chunks;
+      }
+      if (to_row) {
+        SetRow(sum, combine.slots - slot, scores);
+      } else {
+        Store(sum, scores);
+      }
+      for (int i = 0; i < kScoreLines * kLanes / kSlots; ++i) fetcher.Fetch();
     }
-    if (to_row) {
-      SetRow(sum, combine.slots - slot, scores);
-    } else {
-      Store(sum, scores);
-    }
+    ++shares;
   }
 }
 
@@ -286,7 +297,7 @@ void AddScores(const DecodeCombine& combine, int32_t chunks) {
 
 void AttendChunk(const DecodeChunk& chunk) {
   const HeadLayout& layout = *chunk.layout;
-  int32_t positions[kDecodeChunk];
+  int32_t positions[kMaxDecodeChunk];
   if (chunk.score.enabled) {
     for (int32_t slot = 0; slot < chunk.slots; slot += kSlots) {
       __builtin_memcpy(
@@ -295,7 +306,7 @@ void AttendChunk(const DecodeChunk& chunk) {
           kSlots * sizeof(int32_t));
     }
   }
-  LineFetcher fetcher(chunk.ahead, chunk.ahead_pages, chunk.ahead_bytes);
+  LineFetcher fetcher(chunk.ahead);
   for (int32_t slot = 0; layout.bytes && slot < chunk.slots; slot += kSlots) {
     Prefetch(Block(chunk.pages, slot / kSlots) + layout.v_scale_offset);
   }
@@ -318,10 +329,11 @@ void AttendChunk(const DecodeChunk& chunk) {
 }
 
 void CombineChunks(const DecodeCombine& combine) {
-  const int32_t chunks = (combine.slots + kDecodeChunk - 1) / kDecodeChunk;
+  const int32_t chunk_slots = DecodeChunkSlots(combine.slots);
+  const int32_t chunks = (combine.slots + chunk_slots - 1) / chunk_slots;
   for (int32_t j = 0; j < combine.group; ++j) CombineOutput(combine, j, chunks);
   if (combine.score.enabled) {
-    AddScores(combine, chunks);
+    AddScores(combine, chunks, chunk_slots);
   } else if (combine.row_scores != nullptr) {
     for (int32_t i = 0; i < combine.slots; ++i) combine.row_scores[i] = 0.0F;
   }

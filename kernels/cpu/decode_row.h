@@ -9,6 +9,7 @@ namespace kf::cpu {
 // Memory is the step's scratch memory.
 struct DecodeRow {
   int32_t slots;  // that are read, of each head
+  int32_t chunk_slots;
   int32_t chunks;
   int64_t first_item;          // of the work items
   const float* cos_sin;        // [rotary_dim], of the position
