@@ -20,6 +20,9 @@ absl::StatusOr<std::unique_ptr<EngineCore>> EngineCore::Create(Parts parts) {
 EngineCore::EngineCore(Parts parts, std::unique_ptr<CacheStore> caches)
     : parts_(std::move(parts)),
       scheduler_(parts_.limits),
+      // Where a device works on, the time until a call returns says nothing.
+      pacer_(parts_.backend.SamplesRows() ? Duration::zero()
+                                          : parts_.prefill_slice_time),
       caches_(std::move(caches)),
       runner_(parts_.config, parts_.decoder, parts_.backend),
       emitter_(
@@ -50,6 +53,7 @@ void EngineCore::Step() {
   report.decode_seconds = TimeOf([&] { StartDecode(plan, report); });
   // Until rows are taken nothing depends on the step's tokens, which a device
   // chooses meanwhile.
+  scheduler_.PaceWork(pacer_.Work());
   scheduler_.PlanPrompts(plan_);
   Admit(plan, start);
   Deliver();
@@ -60,6 +64,7 @@ void EngineCore::Step() {
   Deliver();
   report.prefill_seconds +=
       TimeOf([&] { RunPrefill(std::span(plan.prefill).subspan(ahead)); });
+  pacer_.Observe(plan.paced_work, report.prefill_seconds);
   report.replay_seconds = TimeOf([&] { RunReplay(plan); });
   Deliver();
   const int64_t layers = parts_.config.layers;

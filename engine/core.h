@@ -24,6 +24,7 @@
 #include "engine/clock.h"
 #include "engine/model/decoder.h"
 #include "engine/observer.h"
+#include "engine/prefill_pacer.h"
 #include "engine/row_reader.h"
 #include "engine/runner.h"
 #include "engine/scheduler.h"
@@ -56,6 +57,8 @@ class EngineCore {
     Decoder& decoder;
     PagePool& pool;
     SchedulerLimits limits;
+    // Of a step's prefill beside streams, about; zero: only limits bound it.
+    Duration prefill_slice_time = Duration::zero();
     // Told before any client hears of what is reported.
     std::function<void(const CoreReport&)> report;
   };
@@ -129,6 +132,7 @@ class EngineCore {
   EngineObserver null_observer_;
   EngineObserver* observer_ = &null_observer_;
   Scheduler scheduler_;
+  PrefillPacer pacer_;
   std::unique_ptr<CacheStore> caches_;
   Runner runner_;
   TokenEmitter emitter_;

@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -125,6 +126,23 @@ absl::Status Engine::Impl::Load(std::unique_ptr<Backend> injected) {
   return WarmUp();
 }
 
+namespace {
+
+// Keys whose attention costs a row as much as a layer's products do. A product
+// of attention takes about twice as long as one of these
+// (docs/performance.md).
+int32_t ContextOfARow(const ModelConfig& c) {
+  const int64_t queries = int64_t{c.query_heads} * c.head_dim;
+  const int64_t products =
+      c.hidden *
+      (2 * queries + 2 * int64_t{c.kv_heads} * c.head_dim + 3 * int64_t{c.ffn});
+  const int64_t of_a_key = 2 * queries;
+  return static_cast<int32_t>(
+      std::clamp<int64_t>(products / (2 * of_a_key), 1, kMaxContext));
+}
+
+}  // namespace
+
 absl::Status Engine::Impl::LoadMemory() {
   if (options.prefill_workspace_tokens == 0) {
     options.prefill_workspace_tokens = config.context_tokens;
@@ -178,7 +196,10 @@ absl::Status Engine::Impl::LoadMemory() {
                       .layers = config.layers,
                       .slice_tokens = options.prefill_slice_tokens,
                       .call_rows = kPromptCallRows,
+                      .context_of_a_row = ContextOfARow(config),
                       .max_skips = options.max_skips},
+           .prefill_slice_time =
+               std::chrono::milliseconds(options.prefill_slice_ms),
            .report = [this](const CoreReport& news) { TakeReport(news); }}));
   return absl::OkStatus();
 }

@@ -47,6 +47,9 @@ struct EngineOptions {
   int32_t max_skips = 16;                // see SchedulerLimits, >= 0
   int32_t prefill_workspace_tokens = 0;  // prompts in flight; 0: the context
   int32_t prefill_slice_tokens = 256;    // token-layers / L per step, >= 32
+  // Of a step's prompt work beside streams, about, where the backend works in
+  // the call; 0: only prefill_slice_tokens bounds it. >= 0.
+  int32_t prefill_slice_ms = 0;
   uint32_t default_max_new_tokens = 256;
   uint32_t max_top_logprobs = 64;
   CacheOptions default_cache;  // for ModelInfo; requests come filled

@@ -75,6 +75,7 @@ absl::Status ValidateOptions(const EngineOptions& o) {
   KF_RETURN_IF_ERROR(AtLeast("max_skips", o.max_skips, 0));
   KF_RETURN_IF_ERROR(
       AtLeast("prefill_workspace_tokens", o.prefill_workspace_tokens, 0));
+  KF_RETURN_IF_ERROR(AtLeast("prefill_slice_ms", o.prefill_slice_ms, 0));
   return AtLeast("prefill_slice_tokens", o.prefill_slice_tokens,
                  kPromptRowTile);
 }

@@ -67,6 +67,7 @@ void StepPlan::Clear() {
   prefill.clear();
   replay.clear();
   prefill_token_layers = 0;
+  paced_work = 0;
 }
 
 StepPlan Scheduler::Plan(TimePoint now) {
@@ -295,24 +296,38 @@ Scheduler::Running* Scheduler::NextUndone() {
   return next;
 }
 
-// Of the next row, in token-layers.
-int64_t Scheduler::RowCost(const Running& prompt) const {
+// Of the next rows in the prompt's layer.
+int64_t Scheduler::SliceCost(const Running& prompt, int32_t rows) const {
   const bool has_logits = prompt.layer + 1 == limits_.layers;
-  return 1 + (has_logits ? prompt.entry.logit_row_cost : 0);
+  return int64_t{rows} * (1 + (has_logits ? prompt.entry.logit_row_cost : 0));
+}
+
+int64_t Scheduler::PacedCost(const Running& prompt, int32_t rows) const {
+  const int64_t cost = SliceCost(prompt, rows);
+  if (limits_.context_of_a_row == 0) return cost;
+  const int64_t keys = int64_t{rows} * (prompt.row + rows / 2);
+  return cost + keys / limits_.context_of_a_row;
+}
+
+bool Scheduler::FitsWork(const Running& prompt,
+                         int32_t rows,
+                         const WorkLeft& left) const {
+  return SliceCost(prompt, rows) <= left.slice &&
+         PacedCost(prompt, rows) <= left.paced;
 }
 
 // All the rows left in the layer, or as many whole row tiles as there is work
 // left for; 0: none. The first prompt of a step gets one tile whatever it
 // costs, so that every step goes on.
 int32_t Scheduler::LeadRows(const Running& lead,
-                            int64_t work_left,
+                            const WorkLeft& left,
                             bool first) const {
-  int64_t most =
-      std::min<int64_t>(work_left / RowCost(lead), limits_.call_rows);
-  if (first) most = std::max<int64_t>(most, kPromptRowTile);
-  const int32_t left = lead.entry.prompt_tokens - lead.row;
-  if (left <= most) return left;
-  return static_cast<int32_t>(most / kPromptRowTile) * kPromptRowTile;
+  const int32_t all = lead.entry.prompt_tokens - lead.row;
+  const int32_t most = std::min(all, limits_.call_rows);
+  if (most == all && FitsWork(lead, all, left)) return all;
+  int32_t rows = most / kPromptRowTile * kPromptRowTile;
+  while (rows > 0 && !FitsWork(lead, rows, left)) rows -= kPromptRowTile;
+  return first ? std::max(rows, std::min(all, kPromptRowTile)) : rows;
 }
 
 void Scheduler::TakeRows(Running& prompt, int32_t rows, PrefillCall& call) {
@@ -327,10 +342,10 @@ void Scheduler::TakeRows(Running& prompt, int32_t rows, PrefillCall& call) {
 
 // A call's rows are those of a decode step. As with prompts, the first of a
 // step gets something whatever it costs.
-bool Scheduler::TakeReplay(Running& lead, int64_t& work_left, StepPlan& plan) {
+bool Scheduler::TakeReplay(Running& lead, WorkLeft& left, StepPlan& plan) {
   const int64_t cost = int64_t{lead.entry.rows} * limits_.layers;  // of a token
-  int64_t tokens =
-      std::min<int64_t>(work_left / cost, limits_.max_batch / lead.entry.rows);
+  int64_t tokens = std::min<int64_t>(std::min(left.slice, left.paced) / cost,
+                                     limits_.max_batch / lead.entry.rows);
   if (plan.prefill.empty() && plan.replay.empty()) {
     tokens = std::max<int64_t>(tokens, 1);
   }
@@ -338,7 +353,8 @@ bool Scheduler::TakeReplay(Running& lead, int64_t& work_left, StepPlan& plan) {
   if (tokens == 0) return false;
   plan.replay.push_back({lead.entry.id, static_cast<int32_t>(tokens)});
   plan.prefill_token_layers += tokens * cost;
-  work_left -= tokens * cost;
+  left.slice -= tokens * cost;
+  left.paced -= tokens * cost;
   lead.replayed += static_cast<int32_t>(tokens);
   return true;
 }
@@ -347,11 +363,12 @@ bool Scheduler::TakeReplay(Running& lead, int64_t& work_left, StepPlan& plan) {
 // if all that they have left in the layer fits, so that prompts which started
 // together stay together.
 void Scheduler::PlanPrefill(StepPlan& plan) {
-  int64_t left = int64_t{limits_.slice_tokens} * limits_.layers;  // work
+  const int64_t paced = plan.decode.empty() ? INT64_MAX : paced_work_;
+  WorkLeft left = {int64_t{limits_.slice_tokens} * limits_.layers, paced};
   while (Running* lead = NextUndone()) {
     const bool first = plan.prefill.empty() && plan.replay.empty();
     // What the first one got may have cost more than there was.
-    if (left <= 0 && !first) return;
+    if ((left.slice <= 0 || left.paced <= 0) && !first) return;
     if (!InPrompt(*lead)) {
       if (!TakeReplay(*lead, left, plan)) return;
       continue;
@@ -362,7 +379,10 @@ void Scheduler::PlanPrefill(StepPlan& plan) {
     const int32_t layer = lead->layer;
     int64_t rows = 0;
     const auto take = [&](Running& prompt, int32_t count) {
-      left -= count * RowCost(prompt);
+      const int64_t cost = PacedCost(prompt, count);
+      left.slice -= SliceCost(prompt, count);
+      left.paced -= cost;
+      plan.paced_work += cost;
       rows += count;
       TakeRows(prompt, count, call);
     };
@@ -370,9 +390,8 @@ void Scheduler::PlanPrefill(StepPlan& plan) {
     for (Running& other : running_) {
       if (&other == lead || other.layer != layer) continue;
       const int32_t all = other.entry.prompt_tokens - other.row;
-      if (all > limits_.call_rows - rows || all * RowCost(other) > left) {
-        continue;
-      }
+      if (all > limits_.call_rows - rows) continue;
+      if (!FitsWork(other, all, left)) continue;
       take(other, all);
     }
     plan.prefill_token_layers += rows;

@@ -47,6 +47,9 @@ struct SchedulerLimits {
   int32_t slice_tokens = 0;  // prefill of a step: the work of this many times
                              // `layers` token-layers; >= kPromptRowTile
   int32_t call_rows = 0;     // rows of one prefill call; >= kPromptRowTile
+  // Paced work (below) counts keys that a row attends to: so many cost as much
+  // as all else of the row in a layer; 0: none does.
+  int32_t context_of_a_row = 0;
   // How often a request that does not fit may be passed by others behind it;
   // then they wait until it fits. >= 0.
   int32_t max_skips = 0;
@@ -102,6 +105,7 @@ struct StepPlan {
   std::vector<PrefillCall> prefill;  // in order
   std::vector<ReplayPiece> replay;   // in order
   int64_t prefill_token_layers = 0;  // replay included; without logits' cost
+  int64_t paced_work = 0;            // of prefill, see PaceWork
 };
 
 class Scheduler {
@@ -121,6 +125,10 @@ class Scheduler {
   // is called between the two: so both together are Plan, whatever the caller
   // has done with the first meanwhile.
   void PlanPrompts(StepPlan& plan);
+  // From now on a plan in which somebody decodes takes no more prefill than
+  // this, in token-layers and what attention and logits cost beside, nor more
+  // than a slice; one row tile in any case. > 0.
+  void PaceWork(int64_t work) { paced_work_ = work; }
   // A running request has given back some of its rows (one stays) and pages:
   // 0 of one that grows, whose pages go with the rows.
   void Shrink(RequestId id, int32_t rows, int64_t pages);
@@ -171,9 +179,19 @@ class Scheduler {
     return !InPrompt(r) && r.replayed == r.fed;
   }
   Running* NextUndone();
-  bool TakeReplay(Running& lead, int64_t& work_left, StepPlan& plan);
-  int64_t RowCost(const Running& prompt) const;
-  int32_t LeadRows(const Running& lead, int64_t work_left, bool first) const;
+  // Work that a step may still take: token-layers with logits' cost, and paced
+  // work.
+  struct WorkLeft {
+    int64_t slice;
+    int64_t paced;
+  };
+  bool TakeReplay(Running& lead, WorkLeft& left, StepPlan& plan);
+  int64_t SliceCost(const Running& prompt, int32_t rows) const;
+  int64_t PacedCost(const Running& prompt, int32_t rows) const;
+  bool FitsWork(const Running& prompt,
+                int32_t rows,
+                const WorkLeft& left) const;
+  int32_t LeadRows(const Running& lead, const WorkLeft& left, bool first) const;
   void TakeRows(Running& prompt, int32_t rows, PrefillCall& call);
   void Release(const Running& running);
   std::optional<DropReason> WhyDrop(const SchedulerEntry& entry,
@@ -195,6 +213,7 @@ class Scheduler {
   int64_t rows_used_ = 0;
   int64_t pages_used_ = 0;
   int64_t workspace_used_ = 0;
+  int64_t paced_work_ = INT64_MAX;
 };
 
 // What may wait: a bound on requests and one on prompt tokens. The engine keeps

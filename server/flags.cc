@@ -97,6 +97,11 @@ ABSL_FLAG(int32_t,
           prefill_slice_tokens,
           256,
           "prompt tokens' worth of work between two decode steps");
+ABSL_FLAG(int32_t,
+          prefill_slice_ms,
+          100,
+          "milliseconds of prompt work between two decode steps, about, on the "
+          "CPU; 0: no such bound");
 ABSL_FLAG(uint32_t,
           default_max_new_tokens,
           256,
@@ -149,7 +154,7 @@ const std::vector<Group>& Groups() {
         "keep_cores", "simd", "kv_pool_bytes"}},
       {"Scheduling",
        {"max_batch", "max_queue_requests", "max_queue_tokens", "max_skips",
-        "prefill_workspace_tokens", "prefill_slice_tokens",
+        "prefill_workspace_tokens", "prefill_slice_tokens", "prefill_slice_ms",
         "default_max_new_tokens"}},
       {"Cache defaults (a request may choose its own)", CacheFlagNames()},
       {"What a request may ask for", LimitFlagNames()},
@@ -356,6 +361,7 @@ absl::Status FillEngine(engine::EngineOptions& engine) {
   engine.prefill_workspace_tokens =
       absl::GetFlag(FLAGS_prefill_workspace_tokens);
   engine.prefill_slice_tokens = absl::GetFlag(FLAGS_prefill_slice_tokens);
+  engine.prefill_slice_ms = absl::GetFlag(FLAGS_prefill_slice_ms);
   engine.default_max_new_tokens = absl::GetFlag(FLAGS_default_max_new_tokens);
   return FillCache(engine);
 }

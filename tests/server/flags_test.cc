@@ -249,6 +249,9 @@ INSTANTIATE_TEST_SUITE_P(
             "Skips", {"--max_skips=-1"}, "--max_skips: -1, want at least 0"},
         BadCase{
             "Slice", {"--prefill_slice_tokens=1"}, "--prefill_slice_tokens: 1"},
+        BadCase{"SliceTime",
+                {"--prefill_slice_ms=-1"},
+                "--prefill_slice_ms: -1, want at least 0"},
         BadCase{"Ratio", {"--cache_ratio=0"}, "--cache_ratio: 0, want above 0"},
         BadCase{"RatioNan", {"--cache_ratio=nan"}, "--cache_ratio: nan"},
         BadCase{"Recent",
