@@ -56,9 +56,26 @@ Limits Measure(cpu::SimdLevel level, ThreadPool& pool) {
 
 }  // namespace
 
+#if KF_X86_LEVELS
+namespace {
+
+const cpu::LimitKernels& LimitKernelsWithTiles() {
+  static const cpu::LimitKernels kernels = [] {
+    cpu::LimitKernels with_tiles = cpu::avx512::kLimitKernels;
+    with_tiles.dot_bf16 = cpu::amx_bf16::DotTiles;
+    return with_tiles;
+  }();
+  return kernels;
+}
+
+}  // namespace
+#endif
+
 const cpu::LimitKernels& LimitKernelsOf(cpu::SimdLevel level) {
   switch (level) {
 #if KF_X86_LEVELS
+    case cpu::SimdLevel::kAmxBf16:
+      return LimitKernelsWithTiles();
     case cpu::SimdLevel::kAvx2:
       return cpu::avx2::kLimitKernels;
     case cpu::SimdLevel::kAvx512:

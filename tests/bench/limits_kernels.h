@@ -26,5 +26,9 @@ extern const LimitKernels kLimitKernels;
 namespace avx512_bf16 {
 extern const LimitKernels kLimitKernels;
 }
+namespace amx_bf16 {
+// dot_bf16 on tiles, which all else of the level does without.
+int64_t DotTiles(int64_t rounds);
+}  // namespace amx_bf16
 
 }  // namespace kf::cpu

@@ -23,6 +23,8 @@ struct ScenarioOptions {
   std::vector<uint32_t> pools = {4, 8, 16};
   PlannedRequest steady = {.prompt_tokens = 2048, .output_tokens = 512};
   PlannedRequest whole = {.prompt_tokens = 512, .output_tokens = 1024};
+  // budget: how often both policies are measured in the steady state, in turn.
+  uint32_t turns = 1;
   // budget: times all that the budget lets run at once; peers: of each engine.
   uint32_t rounds = 2;
   // stall: the streams, and the prompt that arrives among them.

@@ -58,6 +58,10 @@ void ScenarioFlags::AddTo(CLI::App& app) {
       ->check(CLI::Range(1, 1024));
   steady_ = ShapeFlag(options_.steady);
   add("--steady_shape", steady_, "budget: prompt+answer; empty: leave out");
+  add("--turns", options_.turns,
+      "budget: steady states of both policies, in turn; the turn of the median "
+      "ratio is shown")
+      ->check(CLI::Range(1, 100));
   whole_ = ShapeFlag(options_.whole);
   add("--whole_shape", whole_, "budget: the same, answered from first to last");
   add("--rounds", options_.rounds,
