@@ -89,40 +89,57 @@ void StoreSums(const LinearBlock& b,
 
 // Fetches what of `panels` will be read: in the only pass over a group what the
 // loads themselves reach soon, into the nearest cache; else in each pass a part
-// of the next group, into the second, from where the first pass reads it. GCC
-// takes a function that only prefetches for one without effects, and drops the
-// calls, unless it is inlined first.
+// of the next group, into the second, from where the first pass reads it. A
+// step's lines are named a few at a time, between its products: the loads of x
+// would wait behind all of them. GCC takes a function that only prefetches for
+// one without effects, and drops the calls, unless it is inlined first.
 template <int kPanels>
-[[gnu::always_inline]] inline void Fetch(const LinearBlock& b,
-                                         const PanelGroup& group,
-                                         const char* const (&panels)[kPanels],
-                                         int64_t step) {
-  const int64_t next_group = kPanels * b.panel_bytes;
-  if (group.passes == 1) {
-    int64_t offset = (step + kStepsAhead * kTilePairs) * kLineBytes;
-    if (offset >= b.panel_bytes) {
-      if (group.last) return;
-      const int64_t after = b.panel_bytes % kTileBytes;
-      offset +=
-          next_group - b.panel_bytes - (after > 0 ? kTileBytes - after : 0);
+class StepFetch {
+ public:
+  [[gnu::always_inline]] StepFetch(const LinearBlock& b,
+                                   const PanelGroup& group,
+                                   const char* const (&panels)[kPanels],
+                                   int64_t step)
+      : panels_(panels), near_(group.passes == 1) {
+    const int64_t next_group = kPanels * b.panel_bytes;
+    if (near_) {
+      offset_ = (step + kStepsAhead * kTilePairs) * kLineBytes;
+      if (offset_ >= b.panel_bytes) {
+        if (group.last) return;
+        const int64_t after = b.panel_bytes % kTileBytes;
+        offset_ +=
+            next_group - b.panel_bytes - (after > 0 ? kTileBytes - after : 0);
+      }
+      end_ = kTilePairs;
+      return;
     }
-    for (int p = 0; p < kPanels; ++p) {
-      for (int64_t line = 0; line < kTilePairs; ++line) {
-        __builtin_prefetch(panels[p] + offset + line * kLineBytes);
+    if (group.last) return;
+    offset_ = step * kLineBytes + next_group;
+    line_ = group.pass * kTilePairs / group.passes;
+    end_ = (group.pass + 1) * kTilePairs / group.passes;
+  }
+
+  // Up to `lines` of each panel.
+  [[gnu::always_inline]] void Lines(int lines) {
+    for (int i = 0; i < lines && line_ < end_; ++i, ++line_) {
+      for (int p = 0; p < kPanels; ++p) {
+        const char* at = panels_[p] + offset_ + line_ * kLineBytes;
+        if (near_) {
+          __builtin_prefetch(at);
+        } else {
+          __builtin_prefetch(at, 0, 2);
+        }
       }
     }
-    return;
   }
-  if (group.last) return;
-  const int64_t offset = step * kLineBytes + next_group;
-  const int64_t end = (group.pass + 1) * kTilePairs / group.passes;
-  for (int64_t line = group.pass * kTilePairs / group.passes; line < end;
-       ++line) {
-    for (int p = 0; p < kPanels; ++p) {
-      __builtin_prefetch(panels[p] + offset + line * kLineBytes, 0, 2);
-    }
-  }
-}
+
+ private:
+  const char* const (&panels_)[kPanels];
+  const bool near_;
+  int64_t offset_ = 0;
+  int64_t line_ = 0;
+  int64_t end_ = 0;
+};
 
 // Sums of one row tile x 1, 2 or 4 panels (tiles 0 to 3), of two x 1 or 2 (the
 // second's in 2 and 3), or of three x 1 or 2 (the third's in 4 and 5, which
@@ -153,7 +170,7 @@ void Tiles(const LinearBlock& b,
     _tile_zero(5);
   }
   for (int64_t step = 0; step < b.steps; step += kTilePairs) {
-    Fetch(b, group, panels, step);
+    StepFetch<kPanels> fetch(b, group, panels, step);
     const char* w[kPanels];
     for (int p = 0; p < kPanels; ++p) w[p] = panels[p] + step * kLineBytes;
     const int64_t pairs = b.steps - step;
@@ -169,40 +186,53 @@ void Tiles(const LinearBlock& b,
     }
     const int64_t offset = step * 4;
     if constexpr (kRowTiles == 3) {
+      constexpr int kLines = kPanels == 2 ? 3 : 6;  // of 16, after 6 products
       _tile_loadd(7, w[0], kLineBytes);
       _tile_loadd(6, x[0] + offset, b.x_row_bytes);
       _tile_dpbf16ps(0, 6, 7);
+      fetch.Lines(kLines);
       _tile_loadd(6, x[1] + offset, b.x_row_bytes);
       _tile_dpbf16ps(2, 6, 7);
+      fetch.Lines(kLines);
       _tile_loadd(6, x[2] + offset, b.x_row_bytes);
       _tile_dpbf16ps(4, 6, 7);
+      fetch.Lines(kLines);
       if constexpr (kPanels == 2) {
         _tile_loadd(7, w[1], kLineBytes);
         _tile_dpbf16ps(5, 6, 7);
+        fetch.Lines(kLines);
         _tile_loadd(6, x[1] + offset, b.x_row_bytes);
         _tile_dpbf16ps(3, 6, 7);
+        fetch.Lines(kLines);
         _tile_loadd(6, x[0] + offset, b.x_row_bytes);
         _tile_dpbf16ps(1, 6, 7);
+        fetch.Lines(kLines);
       }
     } else {
+      constexpr int kLines = kPanels == 1 ? 8 : 4;
       _tile_loadd(4, x[0] + offset, b.x_row_bytes);
       _tile_loadd(6, w[0], kLineBytes);
       _tile_dpbf16ps(0, 4, 6);
+      fetch.Lines(kLines);
       if constexpr (kPanels >= 2) {
         _tile_loadd(7, w[1], kLineBytes);
         _tile_dpbf16ps(1, 4, 7);
+        fetch.Lines(kLines);
       }
       if constexpr (kPanels == 4) {
         _tile_loadd(6, w[2], kLineBytes);
         _tile_dpbf16ps(2, 4, 6);
+        fetch.Lines(kLines);
         _tile_loadd(7, w[3], kLineBytes);
         _tile_dpbf16ps(3, 4, 7);
       }
       if constexpr (kRowTiles == 2) {
         _tile_loadd(5, x[1] + offset, b.x_row_bytes);
         _tile_dpbf16ps(2, 5, 6);
+        fetch.Lines(kLines);
         if constexpr (kPanels == 2) _tile_dpbf16ps(3, 5, 7);
       }
+      fetch.Lines(kTilePairs);
     }
   }
   const int64_t column = group.first * kPanelColumns;
