@@ -77,6 +77,8 @@ TEST(Measure, AChunkOfManyTokensSharesItsGap) {
   const Measurements measured = Measure({record});
   EXPECT_EQ(measured.inter_token_ms.count, 4U);
   EXPECT_DOUBLE_EQ(measured.inter_token_ms.p50, 500.0);
+  // But nothing came for as long as that.
+  EXPECT_DOUBLE_EQ(measured.longest_gap_ms, 2000.0);
 }
 
 TEST(Measure, FailuresCountByCodeAndNotInTheTimes) {

@@ -121,6 +121,11 @@ Measurements Measure(const std::vector<RequestRecord>& records) {
     if (record.arrivals.empty()) continue;
     first_ms.push_back((record.arrivals.front().at_s - record.start_s) * 1e3);
     AddInterTokenMs(record, between_ms);
+    for (size_t i = 1; i < record.arrivals.size(); ++i) {
+      out.longest_gap_ms = std::max(
+          out.longest_gap_ms,
+          (record.arrivals[i].at_s - record.arrivals[i - 1].at_s) * 1e3);
+    }
   }
   out.seconds = end_s - begin_s;
   const auto rate = [&out](double amount) {

@@ -49,7 +49,8 @@ struct Measurements {
   uint64_t evicted_tokens = 0;
   double mean_budget_tokens = 0.0;  // over succeeded requests
   Summary first_token_ms;           // of succeeded requests, as the next two
-  Summary inter_token_ms;
+  Summary inter_token_ms;           // a message's tokens share its gap
+  double longest_gap_ms = 0.0;      // between two messages of an answer
   Summary request_ms;
   SteadyState steady;
 };

@@ -37,6 +37,8 @@ std::string ReportTable(const Measurements& measured) {
   out += SummaryLine("first token", measured.first_token_ms);
   out += SummaryLine("between tokens", measured.inter_token_ms);
   out += SummaryLine("whole request", measured.request_ms);
+  out +=
+      fmt::format("longest gap          {:.1f} ms\n", measured.longest_gap_ms);
   for (const auto& [code, count] : measured.errors) {
     out += fmt::format("errors               {} x {}\n", count, code);
   }
@@ -57,6 +59,7 @@ nlohmann::json ReportJson(const Measurements& measured) {
           {"mean_budget_tokens", measured.mean_budget_tokens},
           {"first_token_ms", SummaryJson(measured.first_token_ms)},
           {"inter_token_ms", SummaryJson(measured.inter_token_ms)},
+          {"longest_gap_ms", measured.longest_gap_ms},
           {"request_ms", SummaryJson(measured.request_ms)},
           {"steady",
            {{"streams", measured.steady.streams},

@@ -74,7 +74,7 @@ absl::StatusOr<Speed> RunVariant(const ScenarioOptions& options,
                .decode = together ? measured.steady.tokens_per_second : 0.0,
                .whole = measured.output_tokens_per_second,
                .first_token_s = measured.first_token_ms.p50 / 1000.0,
-               .longest_gap_s = measured.inter_token_ms.max / 1000.0};
+               .longest_gap_s = measured.longest_gap_ms / 1000.0};
 }
 
 std::vector<PeerRow> PlannedRows(const ScenarioOptions& options) {

@@ -3,7 +3,10 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/core/status.h"
 #include "tools/bench/scenario.h"
 #include "tools/bench/session.h"
@@ -75,19 +78,37 @@ absl::StatusOr<StallOutcome> FindStall(const ScenarioOptions& options,
                         result.samples.back())};
 }
 
+// How a server is told to cut prompts.
+struct Slicing {
+  std::string name;
+  std::vector<std::string> flags;
+};
+
+// Of a fixed size, for each of --slices; then the server's own, which follows
+// the machine's speed.
+std::vector<Slicing> Slicings(const ScenarioOptions& options) {
+  std::vector<Slicing> slicings;
+  for (const uint32_t slice : options.slices) {
+    const uint32_t tokens = slice == 0 ? options.long_prompt : slice;
+    slicings.push_back({absl::StrCat(tokens, slice == 0 ? " (none)" : ""),
+                        {absl::StrCat("--prefill_slice_tokens=", tokens),
+                         "--prefill_slice_ms=0"}});
+  }
+  slicings.push_back({"default", {}});
+  return slicings;
+}
+
 absl::StatusOr<StallOutcome> MeasureStall(const ScenarioOptions& options,
-                                          uint32_t slice_tokens,
+                                          const Slicing& slicing,
                                           Interrupt& interrupt) {
   const uint32_t workspace =
       options.long_prompt + options.streams * options.stream.prompt_tokens;
+  std::vector<std::string> flags = slicing.flags;
+  flags.push_back(absl::StrCat("--prefill_workspace_tokens=", workspace));
   KF_ASSIGN_OR_RETURN(
       const auto session,
-      Session::Start(
-          options.server_binary,
-          ServerFlags(options,
-                      {absl::StrCat("--prefill_slice_tokens=", slice_tokens),
-                       absl::StrCat("--prefill_workspace_tokens=", workspace)}),
-          options.seed, interrupt));
+      Session::Start(options.server_binary, ServerFlags(options, flags),
+                     options.seed, interrupt));
   Load load;
   load.plan = UniformPlan(options.streams, options.stream.prompt_tokens,
                           options.stream.output_tokens, 0.0, options.seed);
@@ -113,22 +134,19 @@ absl::StatusOr<ScenarioReport> RunStall(const ScenarioOptions& options,
                "gap / (slice + step)", "first token of the prompt, s"});
   ScenarioReport report;
   report.json = nlohmann::json::array();
-  for (const uint32_t slice : options.slices) {
-    const uint32_t slice_tokens = slice == 0 ? options.long_prompt : slice;
-    Say(fmt::format("stall: slices of {} tokens", slice_tokens));
+  for (const Slicing& slicing : Slicings(options)) {
+    Say(absl::StrCat("stall: slices of ", slicing.name));
     KF_ASSIGN_OR_RETURN(const StallOutcome outcome,
-                        MeasureStall(options, slice_tokens, interrupt));
+                        MeasureStall(options, slicing, interrupt));
     const Window& window = outcome.window;
     const double bound_s = window.slice_s() + window.step_s();
-    table.Add({slice == 0 ? fmt::format("{} (none)", slice_tokens)
-                          : fmt::format("{}", slice_tokens),
-               fmt::format("{:.1f}", 1e3 * outcome.quiet_gap_s),
+    table.Add({slicing.name, fmt::format("{:.1f}", 1e3 * outcome.quiet_gap_s),
                fmt::format("{:.1f}", 1e3 * outcome.gap_s),
                fmt::format("{:.1f}", 1e3 * window.slice_s()),
                fmt::format("{:.1f}", 1e3 * window.step_s()),
                fmt::format("{:.2f}", outcome.gap_s / bound_s),
                fmt::format("{:.2f}", outcome.first_token_s)});
-    report.json.push_back({{"slice_tokens", slice_tokens},
+    report.json.push_back({{"slices_of", slicing.name},
                            {"longest_gap_before_ms", 1e3 * outcome.quiet_gap_s},
                            {"longest_gap_ms", 1e3 * outcome.gap_s},
                            {"slice_ms", 1e3 * window.slice_s()},
