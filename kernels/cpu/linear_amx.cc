@@ -141,101 +141,76 @@ class StepFetch {
   int64_t end_ = 0;
 };
 
-// Sums of one row tile x 1, 2 or 4 panels (tiles 0 to 3), of two x 1 or 2 (the
-// second's in 2 and 3), or of three x 1 or 2 (the third's in 4 and 5, which
-// leaves one tile for x and one for the weights).
+// Adds a step's products of three row tiles, which leaves one tile for x and
+// one for the weights. `x` and `w` are where the step begins.
+template <int kPanels>
+[[gnu::always_inline]] inline void AddStep(const char* const (&x)[3],
+                                           const char* const (&w)[kPanels],
+                                           int64_t x_row_bytes,
+                                           StepFetch<kPanels>& fetch) {
+  constexpr int kLines = kPanels == 2 ? 3 : 6;  // of 16, after 6 products or 3
+  _tile_loadd(7, w[0], kLineBytes);
+  _tile_loadd(6, x[0], x_row_bytes);
+  _tile_dpbf16ps(0, 6, 7);
+  fetch.Lines(kLines);
+  _tile_loadd(6, x[1], x_row_bytes);
+  _tile_dpbf16ps(2, 6, 7);
+  fetch.Lines(kLines);
+  _tile_loadd(6, x[2], x_row_bytes);
+  _tile_dpbf16ps(4, 6, 7);
+  fetch.Lines(kLines);
+  if constexpr (kPanels == 2) {
+    _tile_loadd(7, w[1], kLineBytes);
+    _tile_dpbf16ps(5, 6, 7);
+    fetch.Lines(kLines);
+    _tile_loadd(6, x[1], x_row_bytes);
+    _tile_dpbf16ps(3, 6, 7);
+    fetch.Lines(kLines);
+    _tile_loadd(6, x[0], x_row_bytes);
+    _tile_dpbf16ps(1, 6, 7);
+    fetch.Lines(kLines);
+  }
+}
+
+// The same of one or two row tiles.
 template <int kRowTiles, int kPanels>
-void Tiles(const LinearBlock& b,
-           const PanelGroup& group,
-           const RowTiles& tiles,
-           int64_t row_tile) {
-  static_assert(kRowTiles <= 3 && kPanels <= (kRowTiles == 1 ? 4 : 2));
-  const char* x[kRowTiles];
-  for (int r = 0; r < kRowTiles; ++r) {
-    x[r] = static_cast<const char*>(b.x) +
-           tiles.first_row(row_tile + r) * b.x_row_bytes;
+requires(kRowTiles <= 2) [[gnu::always_inline]] inline void AddStep(
+    const char* const (&x)[kRowTiles],
+    const char* const (&w)[kPanels],
+    int64_t x_row_bytes,
+    StepFetch<kPanels>& fetch) {
+  constexpr int kLines = kPanels == 1 ? 8 : 4;
+  _tile_loadd(4, x[0], x_row_bytes);
+  _tile_loadd(6, w[0], kLineBytes);
+  _tile_dpbf16ps(0, 4, 6);
+  fetch.Lines(kLines);
+  if constexpr (kPanels >= 2) {
+    _tile_loadd(7, w[1], kLineBytes);
+    _tile_dpbf16ps(1, 4, 7);
+    fetch.Lines(kLines);
   }
-  const char* panels[kPanels];
-  for (int p = 0; p < kPanels; ++p) {
-    panels[p] =
-        static_cast<const char*>(b.panels) + (group.first + p) * b.panel_bytes;
+  if constexpr (kPanels == 4) {
+    _tile_loadd(6, w[2], kLineBytes);
+    _tile_dpbf16ps(2, 4, 6);
+    fetch.Lines(kLines);
+    _tile_loadd(7, w[3], kLineBytes);
+    _tile_dpbf16ps(3, 4, 7);
   }
-  alignas(64) char rest[kPanels * kTileBytes];
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-  if constexpr (kRowTiles == 3) {
-    _tile_zero(4);
-    _tile_zero(5);
+  if constexpr (kRowTiles == 2) {
+    _tile_loadd(5, x[1], x_row_bytes);
+    _tile_dpbf16ps(2, 5, 6);
+    fetch.Lines(kLines);
+    if constexpr (kPanels == 2) _tile_dpbf16ps(3, 5, 7);
   }
-  for (int64_t step = 0; step < b.steps; step += kTilePairs) {
-    StepFetch<kPanels> fetch(b, group, panels, step);
-    const char* w[kPanels];
-    for (int p = 0; p < kPanels; ++p) w[p] = panels[p] + step * kLineBytes;
-    const int64_t pairs = b.steps - step;
-    if (pairs < kTilePairs) {
-      // What follows a panel's end is another's, and 0 times it may be NaN.
-      const auto bytes = static_cast<unsigned long>(pairs * kLineBytes);
-      __builtin_memset(rest, 0, sizeof(rest));
-      for (int p = 0; p < kPanels; ++p) {
-        __builtin_memcpy(rest + p * kTileBytes, w[p], bytes);
-        w[p] = rest + p * kTileBytes;
-      }
-      Settle();
-    }
-    const int64_t offset = step * 4;
-    if constexpr (kRowTiles == 3) {
-      constexpr int kLines = kPanels == 2 ? 3 : 6;  // of 16, after 6 products
-      _tile_loadd(7, w[0], kLineBytes);
-      _tile_loadd(6, x[0] + offset, b.x_row_bytes);
-      _tile_dpbf16ps(0, 6, 7);
-      fetch.Lines(kLines);
-      _tile_loadd(6, x[1] + offset, b.x_row_bytes);
-      _tile_dpbf16ps(2, 6, 7);
-      fetch.Lines(kLines);
-      _tile_loadd(6, x[2] + offset, b.x_row_bytes);
-      _tile_dpbf16ps(4, 6, 7);
-      fetch.Lines(kLines);
-      if constexpr (kPanels == 2) {
-        _tile_loadd(7, w[1], kLineBytes);
-        _tile_dpbf16ps(5, 6, 7);
-        fetch.Lines(kLines);
-        _tile_loadd(6, x[1] + offset, b.x_row_bytes);
-        _tile_dpbf16ps(3, 6, 7);
-        fetch.Lines(kLines);
-        _tile_loadd(6, x[0] + offset, b.x_row_bytes);
-        _tile_dpbf16ps(1, 6, 7);
-        fetch.Lines(kLines);
-      }
-    } else {
-      constexpr int kLines = kPanels == 1 ? 8 : 4;
-      _tile_loadd(4, x[0] + offset, b.x_row_bytes);
-      _tile_loadd(6, w[0], kLineBytes);
-      _tile_dpbf16ps(0, 4, 6);
-      fetch.Lines(kLines);
-      if constexpr (kPanels >= 2) {
-        _tile_loadd(7, w[1], kLineBytes);
-        _tile_dpbf16ps(1, 4, 7);
-        fetch.Lines(kLines);
-      }
-      if constexpr (kPanels == 4) {
-        _tile_loadd(6, w[2], kLineBytes);
-        _tile_dpbf16ps(2, 4, 6);
-        fetch.Lines(kLines);
-        _tile_loadd(7, w[3], kLineBytes);
-        _tile_dpbf16ps(3, 4, 7);
-      }
-      if constexpr (kRowTiles == 2) {
-        _tile_loadd(5, x[1] + offset, b.x_row_bytes);
-        _tile_dpbf16ps(2, 5, 6);
-        fetch.Lines(kLines);
-        if constexpr (kPanels == 2) _tile_dpbf16ps(3, 5, 7);
-      }
-      fetch.Lines(kTilePairs);
-    }
-  }
-  const int64_t column = group.first * kPanelColumns;
+  fetch.Lines(kTilePairs);
+}
+
+// Stores the sums of `Tiles`, column `column` of the block first.
+template <int kRowTiles, int kPanels>
+void StoreAll(const LinearBlock& b,
+              const RowTiles& tiles,
+              int64_t row_tile,
+              int64_t column) {
   StoreSums<0>(b, tiles, row_tile, column);
   if constexpr (kPanels >= 2) {
     StoreSums<1>(b, tiles, row_tile, column + kPanelColumns);
@@ -256,6 +231,55 @@ void Tiles(const LinearBlock& b,
       StoreSums<5>(b, tiles, row_tile + 2, column + kPanelColumns);
     }
   }
+}
+
+// Sums of one row tile x 1, 2 or 4 panels (tiles 0 to 3), of two x 1 or 2 (the
+// second's in 2 and 3), or of three x 1 or 2 (the third's in 4 and 5).
+template <int kRowTiles, int kPanels>
+void Tiles(const LinearBlock& b,
+           const PanelGroup& group,
+           const RowTiles& tiles,
+           int64_t row_tile) {
+  static_assert(kRowTiles <= 3 && kPanels <= (kRowTiles == 1 ? 4 : 2));
+  const char* rows[kRowTiles];
+  for (int r = 0; r < kRowTiles; ++r) {
+    rows[r] = static_cast<const char*>(b.x) +
+              tiles.first_row(row_tile + r) * b.x_row_bytes;
+  }
+  const char* panels[kPanels];
+  for (int p = 0; p < kPanels; ++p) {
+    panels[p] =
+        static_cast<const char*>(b.panels) + (group.first + p) * b.panel_bytes;
+  }
+  alignas(64) char rest[kPanels * kTileBytes];
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  if constexpr (kRowTiles == 3) {
+    _tile_zero(4);
+    _tile_zero(5);
+  }
+  for (int64_t step = 0; step < b.steps; step += kTilePairs) {
+    StepFetch<kPanels> fetch(b, group, panels, step);
+    const char* x[kRowTiles];
+    for (int r = 0; r < kRowTiles; ++r) x[r] = rows[r] + step * 4;
+    const char* w[kPanels];
+    for (int p = 0; p < kPanels; ++p) w[p] = panels[p] + step * kLineBytes;
+    const int64_t pairs = b.steps - step;
+    if (pairs < kTilePairs) {
+      // What follows a panel's end is another's, and 0 times it may be NaN.
+      const auto bytes = static_cast<unsigned long>(pairs * kLineBytes);
+      __builtin_memset(rest, 0, sizeof(rest));
+      for (int p = 0; p < kPanels; ++p) {
+        __builtin_memcpy(rest + p * kTileBytes, w[p], bytes);
+        w[p] = rest + p * kTileBytes;
+      }
+      Settle();
+    }
+    AddStep(x, w, b.x_row_bytes, fetch);
+  }
+  StoreAll<kRowTiles, kPanels>(b, tiles, row_tile, group.first * kPanelColumns);
 }
 
 // All panels, kPanels at a time, for all rows.
