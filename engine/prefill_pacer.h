@@ -19,8 +19,8 @@ class PrefillPacer {
   // Units of work that take about as long, >= 1; kUnbounded without a bound, or
   // before any work has been seen.
   int64_t Work() const;
-  // A step's work took `seconds`. The mean over the last few counts, each by its
-  // work: small steps say little of larger ones, since every call costs
+  // A step's work took `seconds`. The mean over the last few counts, each by
+  // its work: small steps say little of larger ones, since every call costs
   // something by itself.
   void Observe(int64_t work, double seconds);
 

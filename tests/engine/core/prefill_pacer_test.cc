@@ -1,8 +1,12 @@
+// How fast the prompts' work goes, and how much of it the scheduler then plans.
 #include "engine/prefill_pacer.h"
 
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <vector>
+
+#include "engine/scheduler.h"
 
 namespace kf::engine {
 namespace {
@@ -64,6 +68,45 @@ TEST(PrefillPacerTest, SmallStepsWeighLittle) {
   pacer.Observe(1000, 0.1);
   pacer.Observe(10, 0.01);  // ten times as much for a unit, but 10 ms
   EXPECT_GT(pacer.Work(), 600);
+}
+
+// A prompt's only piece of a plan: rows [first, first + rows) of layer 0.
+void ExpectRows(const StepPlan& plan, int32_t first, int32_t rows) {
+  ASSERT_EQ(plan.prefill.size(), 1U);
+  EXPECT_EQ(plan.prefill[0].layer, 0);
+  ASSERT_EQ(plan.prefill[0].pieces.size(), 1U);
+  EXPECT_EQ(plan.prefill[0].pieces[0].first_row, first);
+  EXPECT_EQ(plan.prefill[0].pieces[0].rows, rows);
+}
+
+// 192 token-layers a step; 32 keys cost a row as much again.
+TEST(PaceTest, BesideStreamsASliceIsNoLongerThanThePace) {
+  Scheduler scheduler({.pool_pages = 100,
+                       .workspace_tokens = 1000,
+                       .max_batch = 4,
+                       .layers = 3,
+                       .slice_tokens = 64,
+                       .call_rows = 128,
+                       .context_of_a_row = 32});
+  scheduler.PaceWork(100);
+  scheduler.Add({.id = 1, .prompt_tokens = 64, .cache_pages = 10});
+  // Nobody decodes yet: the whole slice.
+  EXPECT_EQ(scheduler.Plan(TimePoint()).prefill_token_layers, 192);
+  scheduler.Add({.id = 2, .prompt_tokens = 128, .cache_pages = 10});
+  StepPlan plan = scheduler.Plan(TimePoint());
+  EXPECT_EQ(plan.decode, std::vector<RequestId>{1});
+  // 32 rows of 16 keys in the mean cost 48; 64 of 32 cost 128, which is more.
+  ExpectRows(plan, 0, 32);
+  EXPECT_EQ(plan.paced_work, 48);
+  // The next 32 attend to 48: 80.
+  plan = scheduler.Plan(TimePoint());
+  ExpectRows(plan, 32, 32);
+  EXPECT_EQ(plan.paced_work, 80);
+  // One tile in any case, and the slice's bound where the pace asks for more.
+  scheduler.PaceWork(1);
+  ExpectRows(scheduler.Plan(TimePoint()), 64, 32);
+  scheduler.PaceWork(1000000);
+  EXPECT_EQ(scheduler.Plan(TimePoint()).prefill_token_layers, 192);
 }
 
 }  // namespace

@@ -115,32 +115,6 @@ TEST(SchedulerTest, ALongPromptIsCutAtRowTiles) {
   EXPECT_THAT(scheduler.Plan(At(0)).decode, ElementsAre(1));
 }
 
-// 192 token-layers a step, of which a tile of 32 keys costs as much again.
-TEST(SchedulerTest, BesideStreamsASliceIsNoLongerThanThePace) {
-  SchedulerLimits limits = kLimits;
-  limits.context_of_a_row = 32;
-  Scheduler scheduler(limits);
-  scheduler.PaceWork(100);
-  scheduler.Add(Entry(1, 64));
-  // Nobody decodes yet: the whole slice.
-  EXPECT_EQ(scheduler.Plan(At(0)).prefill_token_layers, 192);
-  scheduler.Add(Entry(2, 128));
-  StepPlan plan = scheduler.Plan(At(0));
-  EXPECT_THAT(plan.decode, ElementsAre(1));
-  // 32 rows of 16 keys in the mean cost 48; 64 of 32 cost 128, which is more.
-  EXPECT_EQ(Describe(plan.prefill), "L0: 2[0,32); ");
-  EXPECT_EQ(plan.paced_work, 48);
-  // The next 32 attend to 48: 80.
-  plan = scheduler.Plan(At(0));
-  EXPECT_EQ(Describe(plan.prefill), "L0: 2[32,64); ");
-  EXPECT_EQ(plan.paced_work, 80);
-  // One tile in any case, and the slice's bound where the pace asks for more.
-  scheduler.PaceWork(1);
-  EXPECT_EQ(Describe(scheduler.Plan(At(0)).prefill), "L0: 2[64,96); ");
-  scheduler.PaceWork(1000000);
-  EXPECT_EQ(scheduler.Plan(At(0)).prefill_token_layers, 192);
-}
-
 TEST(SchedulerTest, EveryRowOfEveryLayerRunsOnceAndInOrder) {
   SchedulerLimits limits = kLimits;
   limits.slice_tokens = 40;
