@@ -93,6 +93,19 @@ std::vector<double> SecondsPerToken(const RequestRecord& record, uint32_t bin) {
   return medians;
 }
 
+double LongestGapSeconds(const RequestRecord& record,
+                         double begin_s,
+                         double end_s) {
+  double longest = 0.0;
+  for (size_t i = 1; i < record.arrivals.size(); ++i) {
+    const double from_s = record.arrivals[i - 1].at_s;
+    const double to_s = record.arrivals[i].at_s;
+    if (to_s < begin_s || from_s > end_s) continue;
+    longest = std::max(longest, to_s - from_s);
+  }
+  return longest;
+}
+
 Measurements Measure(const std::vector<RequestRecord>& records) {
   Measurements out;
   out.requests = records.size();
@@ -121,11 +134,9 @@ Measurements Measure(const std::vector<RequestRecord>& records) {
     if (record.arrivals.empty()) continue;
     first_ms.push_back((record.arrivals.front().at_s - record.start_s) * 1e3);
     AddInterTokenMs(record, between_ms);
-    for (size_t i = 1; i < record.arrivals.size(); ++i) {
-      out.longest_gap_ms = std::max(
-          out.longest_gap_ms,
-          (record.arrivals[i].at_s - record.arrivals[i - 1].at_s) * 1e3);
-    }
+    out.longest_gap_ms =
+        std::max(out.longest_gap_ms,
+                 1e3 * LongestGapSeconds(record, record.start_s, record.end_s));
   }
   out.seconds = end_s - begin_s;
   const auto rate = [&out](double amount) {

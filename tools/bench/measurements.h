@@ -48,12 +48,18 @@ struct Measurements {
   double requests_per_second = 0.0;
   uint64_t evicted_tokens = 0;
   double mean_budget_tokens = 0.0;  // over succeeded requests
-  Summary first_token_ms;           // of succeeded requests, as the next two
+  Summary first_token_ms;           // of succeeded requests, as the next three
   Summary inter_token_ms;           // a message's tokens share its gap
   double longest_gap_ms = 0.0;      // between two messages of an answer
   Summary request_ms;
   SteadyState steady;
 };
+
+// Between two messages of an answer, of the gaps that are open at some moment
+// from `begin_s` to `end_s`; 0: there is none.
+double LongestGapSeconds(const RequestRecord& record,
+                         double begin_s,
+                         double end_s);
 
 // A request decodes from its first arrival to its last.
 SteadyState FindSteadyState(const std::vector<RequestRecord>& records);

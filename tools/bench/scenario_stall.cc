@@ -24,18 +24,12 @@ struct StallOutcome {
   Window window;  // from its arrival to its answer
 };
 
-// Of those that are open at some moment from `begin_s` to `end_s`.
 double LongestGap(const std::vector<RequestRecord>& records,
                   double begin_s,
                   double end_s) {
   double longest = 0.0;
   for (const RequestRecord& record : records) {
-    for (size_t i = 1; i < record.arrivals.size(); ++i) {
-      const double from_s = record.arrivals[i - 1].at_s;
-      const double to_s = record.arrivals[i].at_s;
-      if (to_s < begin_s || from_s > end_s) continue;
-      longest = std::max(longest, to_s - from_s);
-    }
+    longest = std::max(longest, LongestGapSeconds(record, begin_s, end_s));
   }
   return longest;
 }
