@@ -74,6 +74,17 @@ class LinearWeights {
   virtual size_t bytes() const = 0;
 };
 
+// The gated feed-forward part of a layer, M = rows.
+struct FeedForwardArgs {
+  const LinearWeights& gate_up;  // [gate; up], [2 F, H]
+  const LinearWeights& down;     // [H, F]
+  const float* x = nullptr;      // [M, H]
+  int64_t rows = 0;
+  float* inout = nullptr;      // [M, H]
+  float* products = nullptr;   // [M, 2 F], for the operation's own use
+  float* activated = nullptr;  // [M, F], the same
+};
+
 // Rows of the token embedding. Opaque.
 class EmbeddingTable {
  public:
@@ -380,6 +391,10 @@ class Backend {
                               int64_t rows,
                               int64_t width,
                               float* out) = 0;
+
+  // inout += SwiGlu(x gate_up^T) down^T: these three operations, or one with
+  // their bits.
+  virtual absl::Status FeedForward(const FeedForwardArgs& args);
 
   // --- sampling; optional ---
   // Whether the two below serve: rows of logits then need not travel to the

@@ -266,11 +266,13 @@ absl::Status Decoder::FinishLayer(const LayerWeights& w, int64_t rows) {
   KF_RETURN_IF_ERROR(backend_.RmsNorm(hidden, w.ffn_norm->as<float>(),
                                       config_.norm_eps, rows, config_.hidden,
                                       normed_->as<float>()));
-  KF_RETURN_IF_ERROR(backend_.Linear(*w.gate_up, normed_->as<float>(), rows,
-                                     gate_up_->as<float>()));
-  KF_RETURN_IF_ERROR(backend_.SwiGlu(gate_up_->as<float>(), rows, config_.ffn,
-                                     activated_->as<float>()));
-  return backend_.LinearAdd(*w.down, activated_->as<float>(), rows, hidden);
+  return backend_.FeedForward({.gate_up = *w.gate_up,
+                               .down = *w.down,
+                               .x = normed_->as<float>(),
+                               .rows = rows,
+                               .inout = hidden,
+                               .products = gate_up_->as<float>(),
+                               .activated = activated_->as<float>()});
 }
 
 // Prompts whose last row has passed the layer leave their k tokens in the

@@ -13,6 +13,7 @@
 #include "kernels/cpu/dense_dispatch.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/rope.h"
+#include "kernels/cpu/row_blocks.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd_level.h"
 
@@ -65,7 +66,8 @@ class CpuBackend : public Backend {
         kernels_(cpu::DenseKernelsOf(level)),
         keep_cores_(keep_cores),
         pool_(threads, keep_cores),
-        linear_{kernels_, cpu::GroupKernelsOf(level), pool_, scratch_},
+        linear_{kernels_, cpu::GroupKernelsOf(level),
+                cpu::RowBlockKernelsOf(level), pool_, scratch_},
         attention_{level, pool_, scratch_, rope_} {}
 
   std::string_view name() const override { return "cpu"; }
@@ -160,6 +162,17 @@ class CpuBackend : public Backend {
       kernels_.swiglu(gate, gate + width, width, out + row * width);
     });
     return absl::OkStatus();
+  }
+
+  absl::Status FeedForward(const FeedForwardArgs& args) override {
+    const cpu::FfnArgs ffn = {
+        .gate_up = static_cast<const cpu::PackedLinear&>(args.gate_up),
+        .down = static_cast<const cpu::PackedLinear&>(args.down),
+        .x = args.x,
+        .rows = args.rows,
+        .inout = args.inout};
+    if (!cpu::TakesFeedForward(linear_, ffn)) return Backend::FeedForward(args);
+    return cpu::RunFeedForward(linear_, ffn);
   }
 
   size_t PageBytes(const AttentionShape& shape) const override {

@@ -58,4 +58,12 @@ const GroupKernels& GroupKernelsOf(SimdLevel level) {
   }
 }
 
+const RowBlockKernels* RowBlockKernelsOf(SimdLevel level) {
+#if KF_X86_LEVELS
+  if (level == SimdLevel::kAmxBf16) return &amx_bf16::kRowBlockKernels;
+#endif
+  static_cast<void>(level);
+  return nullptr;
+}
+
 }  // namespace kf::cpu

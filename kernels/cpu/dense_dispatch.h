@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/dense_kernels.h"
 #include "kernels/cpu/group_kernels.h"
+#include "kernels/cpu/row_block.h"
 #include "kernels/cpu/simd_level.h"
 
 namespace kf::cpu {
@@ -12,5 +13,8 @@ const DenseKernels& DenseKernelsOf(SimdLevel level);
 
 // With VNNI from avx512 on where the machine has it: the same bits.
 const GroupKernels& GroupKernelsOf(SimdLevel level);
+
+// Null where a level has none.
+const RowBlockKernels* RowBlockKernelsOf(SimdLevel level);
 
 }  // namespace kf::cpu

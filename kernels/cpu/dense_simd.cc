@@ -226,11 +226,9 @@ void RmsNorm(
 }
 
 void SwiGlu(const float* gate, const float* up, int64_t width, float* out) {
-  const VF one = Set(1.0F);
   int64_t i = 0;
   for (; i + kLanes <= width; i += kLanes) {
-    const VF g = Load(gate + i);
-    Store(g / (one + Exp(-g)) * Load(up + i), out + i);
+    Store(SwiGluOf(Load(gate + i), Load(up + i)), out + i);
   }
   if (i == width) return;
   // The tail takes the same path, so that an element's bits do not depend on
@@ -240,7 +238,7 @@ void SwiGlu(const float* gate, const float* up, int64_t width, float* out) {
   VF u = Zero();
   __builtin_memcpy(&g, gate + i, tail);
   __builtin_memcpy(&u, up + i, tail);
-  const VF y = g / (one + Exp(-g)) * u;
+  const VF y = SwiGluOf(g, u);
   __builtin_memcpy(out + i, &y, tail);
 }
 

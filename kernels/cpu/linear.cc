@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "kernels/core/status.h"
+#include "kernels/cpu/row_blocks.h"
 
 namespace kf::cpu {
 namespace {
@@ -87,6 +88,7 @@ absl::Status RunLinear(const LinearContext& context, const LinearArgs& args) {
   const PackedLinear& w = args.weights;
   if (args.rows == 0) return absl::OkStatus();
   context.scratch.Reset();
+  if (TakesRowBlocks(context, args)) return RunRowBlocks(context, args);
   KF_ASSIGN_OR_RETURN(const PackedRows x, PackRows(context, args));
   const int threads = context.pool.threads();
   float* widened = nullptr;

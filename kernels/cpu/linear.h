@@ -13,6 +13,7 @@
 #include "kernels/core/thread_pool.h"
 #include "kernels/cpu/dense_kernels.h"
 #include "kernels/cpu/group_kernels.h"
+#include "kernels/cpu/row_block.h"
 #include "kernels/cpu/scratch.h"
 
 namespace kf::cpu {
@@ -65,6 +66,7 @@ class PackedLinear : public LinearWeights {
 struct LinearContext {
   const DenseKernels& dense;
   const GroupKernels& groups;
+  const RowBlockKernels* row_blocks;  // null: the level has none
   ThreadPool& pool;
   ScratchArena& scratch;
 };

@@ -146,6 +146,11 @@ KF_SIMD_INLINE VF Exp(VF x) {
   return x < Set(-87.3365447505531F) ? Zero() : y;
 }
 
+// silu(gate) * up
+KF_SIMD_INLINE VF SwiGluOf(VF gate, VF up) {
+  return gate / (Set(1.0F) + Exp(-gate)) * up;
+}
+
 // x rounded to bfloat16, as bits in the upper half; to nearest even, NaN stays
 // NaN. The same values as FloatToBf16 of bf16.h.
 inline VU RoundToBf16Bits(VF x) {

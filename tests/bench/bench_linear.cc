@@ -61,12 +61,13 @@ void RunLinearBench(benchmark::State& state,
   MedianTimer timer;
   for (auto _ : state) {
     timer.Start();
-    const auto status = cpu::RunLinear(
-        {cpu::DenseKernelsOf(level), cpu::GroupKernelsOf(level), pool, scratch},
-        {.weights = *copies[next],
-         .x = x.data(),
-         .rows = rows,
-         .out = out.data()});
+    const auto status =
+        cpu::RunLinear({cpu::DenseKernelsOf(level), cpu::GroupKernelsOf(level),
+                        cpu::RowBlockKernelsOf(level), pool, scratch},
+                       {.weights = *copies[next],
+                        .x = x.data(),
+                        .rows = rows,
+                        .out = out.data()});
     if (!status.ok()) state.SkipWithError("RunLinear failed");
     next = (next + 1) % copies.size();
     benchmark::ClobberMemory();

@@ -125,6 +125,9 @@ class HookBackend : public Backend {
                       float* out) override {
     return inner_->SwiGlu(x, rows, width, out);
   }
+  absl::Status FeedForward(const FeedForwardArgs& args) override {
+    return inner_->FeedForward(args);
+  }
   bool SamplesRows() const override {
     return !hooks_.host_sampling && inner_->SamplesRows();
   }
