@@ -110,7 +110,7 @@ struct PromptTile {
   float* logits;  // [kTileRows][logits_stride]
   int64_t logits_stride;
   float* numerators;  // [logits_stride]
-  float* values;      // [kValueBlock][padded_d]
+  float* values;      // [kValueBlock][padded_d], or pairs of all keys' V
   float* sums;        // [kTileRows][padded_d]
 };
 
@@ -205,6 +205,9 @@ struct AttentionKernels {
                      const float* cos_sin,
                      uint32_t* out);
   void (*prompt_tile)(const PromptTile& tile);
+  // Whether PromptTile::values has room for pairs of all keys' V,
+  // [keys rounded up to 32, / 2][padded_d].
+  bool pairs_all_values;
   void (*decode_chunk)(const DecodeChunk& chunk);
   void (*decode_combine)(const DecodeCombine& combine);
   // The slot of the candidate with the lowest score (over its age), ties to the

@@ -92,6 +92,7 @@ namespace {
 const AttentionKernels& AttentionKernelsWithTiles() {
   static const AttentionKernels kernels = [] {
     AttentionKernels with_tiles = avx512::kAttentionKernels;
+    with_tiles.pairs_all_values = true;
     with_tiles.prompt_tile = [](const PromptTile& tile) {
       if (tile.layout->bf16 && tile.layout->d % 32 == 0) {
         amx_bf16::AttendOnTiles(tile);

@@ -96,6 +96,26 @@ class CpuBackend : public Backend {
     return absl::OkStatus();
   }
 
+  absl::Status CopyRows(std::span<const RowCopy> copies,
+                        int64_t width) override {
+    const auto copy = [&](const RowCopy& rows) {
+      std::memcpy(rows.to, rows.from,
+                  static_cast<size_t>(rows.rows * width) * sizeof(float));
+    };
+    int64_t rows = 0;
+    for (const RowCopy& c : copies) rows += c.rows;
+    const int64_t count = std::ssize(copies);
+    const int64_t pieces = std::clamp<int64_t>(rows * width / kRowPiece, 1,
+                                               std::max<int64_t>(count, 1));
+    pool_.ParallelFor(pieces, [&](int64_t index, int) {
+      const int64_t end = count * (index + 1) / pieces;
+      for (int64_t i = count * index / pieces; i < end; ++i) {
+        copy(copies[static_cast<size_t>(i)]);
+      }
+    });
+    return absl::OkStatus();
+  }
+
   const std::byte* HostView(const std::byte* memory) const override {
     return memory;
   }

@@ -382,6 +382,7 @@ const AttentionKernels kAttentionKernels = {
     .append = Append,
     .pack_query = PackQuery,
     .prompt_tile = AttendTile,
+    .pairs_all_values = false,
     .decode_chunk = AttendChunk,
     .decode_combine = CombineChunks,
     .find_victim = FindVictim,

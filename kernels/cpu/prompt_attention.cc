@@ -22,6 +22,7 @@ struct Tile {
   int32_t first_row;
   int32_t rows;
   int64_t columns;  // of kv head 0 in the buffer of columns
+  float* cos_sin;   // [rows][head_dim]
 
   int32_t keys() const { return first_row + rows; }
   int32_t padded_keys() const { return PagesFor(keys()) * kPageTokens; }
@@ -29,8 +30,7 @@ struct Tile {
 
 // Memory of one worker.
 struct Worker {
-  float* cos_sin;  // [rotary_dim], of one row
-  uint32_t* q;     // [group][kTileRows][steps]
+  uint32_t* q;  // [group][kTileRows][steps]
   NoiseWords* words;
   float* logits;
   float* numerators;
@@ -54,7 +54,7 @@ class Prompt {
   absl::Status AllocateWorkers();
   absl::Status RotateKeys();
   HeadPages KeysOf(const Tile& tile, int32_t head) const;
-  void AppendTile(const Tile& tile, const Worker& worker);
+  void AppendTile(const Tile& tile);
   void AttendTile(const Tile& tile, int32_t head, const Worker& worker);
   void AttendTiles(size_t begin, size_t end);
   void AddColumns(size_t begin, size_t end);
@@ -91,13 +91,20 @@ absl::Status Prompt::Run() {
     KF_CHECK(end % kTileRows == 0 || end == item.prompt_tokens);
     KF_CHECK(std::ssize(item.keys.pages) >= PagesFor(end));
     for (int32_t row = item.first_row; row < end; row += kTileRows) {
-      tiles_.push_back({&item, row, std::min(kTileRows, end - row), 0});
+      tiles_.push_back(
+          {&item, row, std::min(kTileRows, end - row), 0, nullptr});
       max_keys_ = std::max(max_keys_, tiles_.back().padded_keys());
     }
   }
   if (tiles_.empty()) return absl::OkStatus();
   context_.rope.Prepare(shape_, max_keys_);
   KF_RETURN_IF_ERROR(AllocateWorkers());
+  const int64_t tile_floats = int64_t{kTileRows} * shape_.head_dim;
+  KF_ASSIGN_OR_RETURN(float* cos_sin, context_.scratch.Take<float>(
+                                          std::ssize(tiles_) * tile_floats));
+  for (size_t i = 0; i < tiles_.size(); ++i) {
+    tiles_[i].cos_sin = cos_sin + static_cast<int64_t>(i) * tile_floats;
+  }
 
   // Runs of tiles whose columns fit; how they are cut changes no sum.
   std::vector<size_t> ends;
@@ -121,9 +128,8 @@ absl::Status Prompt::Run() {
     KF_ASSIGN_OR_RETURN(columns_, context_.scratch.Take<float>(most));
   }
 
-  context_.pool.ParallelFor(std::ssize(tiles_), [this](int64_t i, int worker) {
-    AppendTile(tiles_[static_cast<size_t>(i)],
-               workers_[static_cast<size_t>(worker)]);
+  context_.pool.ParallelFor(std::ssize(tiles_), [this](int64_t i, int) {
+    AppendTile(tiles_[static_cast<size_t>(i)]);
   });
   KF_RETURN_IF_ERROR(RotateKeys());
   size_t begin = 0;
@@ -140,9 +146,12 @@ absl::Status Prompt::AllocateWorkers() {
   // One more line, so that a power of two does not put all rows of a tile into
   // the same sets of the cache.
   logits_stride_ = max_keys_ + kPageTokens;
+  const int64_t pairs = int64_t{max_keys_ + kPageTokens} / 2;
+  const int64_t value_rows = kernels_.pairs_all_values
+                                 ? std::max<int64_t>(pairs, kValueBlock)
+                                 : kValueBlock;
   for (int i = 0; i < context_.pool.threads(); ++i) {
     Worker w = {};
-    KF_ASSIGN_OR_RETURN(w.cos_sin, scratch.Take<float>(shape_.head_dim));
     KF_ASSIGN_OR_RETURN(w.q, scratch.Take<uint32_t>(int64_t{group_} *
                                                     kTileRows * layout_.steps));
     KF_ASSIGN_OR_RETURN(w.words,
@@ -150,8 +159,8 @@ absl::Status Prompt::AllocateWorkers() {
     KF_ASSIGN_OR_RETURN(w.logits,
                         scratch.Take<float>(kTileRows * logits_stride_));
     KF_ASSIGN_OR_RETURN(w.numerators, scratch.Take<float>(logits_stride_));
-    KF_ASSIGN_OR_RETURN(
-        w.values, scratch.Take<float>(int64_t{kValueBlock} * layout_.padded_d));
+    KF_ASSIGN_OR_RETURN(w.values,
+                        scratch.Take<float>(value_rows * layout_.padded_d));
     KF_ASSIGN_OR_RETURN(
         w.sums, scratch.Take<float>(int64_t{kTileRows} * layout_.padded_d));
     workers_.push_back(w);
@@ -203,18 +212,19 @@ HeadPages Prompt::KeysOf(const Tile& tile, int32_t head) const {
           every_page_, key_bytes};
 }
 
-void Prompt::AppendTile(const Tile& tile, const Worker& worker) {
+void Prompt::AppendTile(const Tile& tile) {
   const HeadLayout layout =
       tile.item->rank_positions ? Unrotated(layout_) : layout_;
   for (int32_t r = 0; r < tile.rows; ++r) {
     const int32_t position = tile.first_row + r;
-    context_.rope.Row(position, worker.cos_sin);
+    float* cos_sin = tile.cos_sin + int64_t{r} * shape_.head_dim;
+    context_.rope.Row(position, cos_sin);
     const float* row = RowOf(tile, r);
     for (int32_t g = 0; g < shape_.kv_heads; ++g) {
       const float* k = row + int64_t{shape_.query_heads + g} * shape_.head_dim;
       const HeadPages pages = MakeHeadPages(shape_, tile.item->keys, g);
       kernels_.append({&layout, k, k + int64_t{shape_.kv_heads} * layout_.d,
-                       worker.cos_sin, BlockOf(pages, position / kPageTokens),
+                       cos_sin, BlockOf(pages, position / kPageTokens),
                        position % kPageTokens, position});
     }
   }
@@ -223,7 +233,6 @@ void Prompt::AppendTile(const Tile& tile, const Worker& worker) {
 void Prompt::AttendTile(const Tile& tile, int32_t head, const Worker& worker) {
   const int64_t head_words = int64_t{kTileRows} * layout_.steps;
   for (int32_t r = 0; r < kTileRows; ++r) {
-    if (r < tile.rows) context_.rope.Row(tile.first_row + r, worker.cos_sin);
     for (int32_t j = 0; j < group_; ++j) {
       uint32_t* q = worker.q + j * head_words + int64_t{r} * layout_.steps;
       if (r >= tile.rows) {
@@ -233,7 +242,7 @@ void Prompt::AttendTile(const Tile& tile, int32_t head, const Worker& worker) {
       const int32_t h = head * group_ + j;
       kernels_.pack_query(layout_,
                           RowOf(tile, r) + int64_t{h} * shape_.head_dim,
-                          worker.cos_sin, q);
+                          tile.cos_sin + int64_t{r} * shape_.head_dim, q);
       if (tile.item->score.enabled) {
         worker.words[j * kTileRows + r] = MakeNoiseWords(
             tile.item->score, args_.layer, h, tile.first_row + r);

@@ -10,7 +10,7 @@
 namespace kf::cpu::KF_SIMD_NS {
 namespace {
 
-constexpr int64_t kBlock = 2 * kValueBlock;  // slots of V paired at a time
+constexpr int64_t kBlock = 2 * kValueBlock;  // slots of weights split at a time
 
 struct SplitWeights {
   alignas(64) uint16_t high[kTileRows][kBlock];
@@ -112,9 +112,9 @@ inline VU HalfWords(const uint16_t* from) {
   return __builtin_convertvector(half, VU);
 }
 
-// V of slots [first, first + slots) as pairs, [ceil(slots / 32) * 16][d]; zero
-// where there is no slot.
-void PairValues(const PromptTile& tile, int64_t first, int64_t slots) {
+// V of `slots` as pairs, [ceil(slots / 32) * 16][d]; zero where there is no
+// slot.
+void PairValues(const PromptTile& tile, int64_t slots) {
   const HeadLayout& layout = *tile.layout;
   auto* to = reinterpret_cast<uint32_t*>(tile.values);
   const int64_t pairs = (slots + 31) / 32 * kTilePairs;
@@ -124,10 +124,9 @@ void PairValues(const PromptTile& tile, int64_t first, int64_t slots) {
       for (int32_t c = 0; c < layout.d; c += kLanes) StoreBits(VU{}, to + c);
       continue;
     }
-    const auto* even =
-        reinterpret_cast<const uint16_t*>(
-            Block(tile.pages, (first + slot) / kSlots) + layout.v_offset) +
-        (first + slot) % kSlots * layout.d;
+    const auto* even = reinterpret_cast<const uint16_t*>(
+                           Block(tile.pages, slot / kSlots) + layout.v_offset) +
+                       slot % kSlots * layout.d;
     const uint16_t* odd = even + layout.d;
     if (slot + 1 == slots) {
       for (int32_t c = 0; c < layout.d; c += kLanes) {
@@ -157,19 +156,20 @@ inline void AddStep(const uint16_t (&weights)[kTileRows][kBlock],
   }
 }
 
-// sums[..][channel, channel + 32) += weights . values over `steps` x 32 slots;
-// begins with zero at the first block.
+// sums[..][channel, channel + 32) += weights . values over `steps` x 32 slots
+// from `first` on; begins with zero at the first block.
 template <bool kLower>
 void AddBlock(const PromptTile& tile,
               const SplitWeights& weights,
               int64_t steps,
               int32_t channel,
-              bool first_block) {
+              int64_t first) {
   const int64_t width = int64_t{tile.layout->padded_d} * 4;
   const int64_t value_line = int64_t{tile.layout->d} * 4;
   float* sums = tile.sums + channel;
   float* below = sums + kTileHeight * tile.layout->padded_d;
-  if (first_block) {
+  const float* block = tile.values + first / 2 * tile.layout->d + channel;
+  if (first == 0) {
     _tile_zero(0);
     _tile_zero(1);
     if constexpr (kLower) {
@@ -185,8 +185,7 @@ void AddBlock(const PromptTile& tile,
     }
   }
   for (int64_t step = 0; step < steps; ++step) {
-    const float* values =
-        tile.values + step * kTilePairs * tile.layout->d + channel;
+    const float* values = block + step * kTilePairs * tile.layout->d;
     _tile_loadd(6, values, value_line);
     _tile_loadd(7, values + kLanes, value_line);
     AddStep<kLower>(weights.high, step);
@@ -208,10 +207,9 @@ void Values(const PromptTile& tile, int32_t keys) {
     const int64_t slots = keys - first < kBlock ? keys - first : kBlock;
     const int64_t steps = (slots + 31) / 32;
     Split(tile, first, steps * 32, weights);
-    PairValues(tile, first, slots);
     Settle();
     for (int32_t channel = 0; channel < tile.layout->d; channel += 32) {
-      AddBlock<kLower>(tile, weights, steps, channel, first == 0);
+      AddBlock<kLower>(tile, weights, steps, channel, first);
     }
   }
 }
@@ -227,6 +225,7 @@ void AttendOnTiles(const PromptTile& tile) {
   const bool lower = heights.lower > 0;
   ShapeTiles(heights);
   if (tile.score.enabled) ZeroFill(tile.columns, 0, pages * kSlots);
+  PairValues(tile, keys);  // for all query heads
   for (int32_t j = 0; j < tile.group; ++j) {
     const uint32_t* q = tile.q + int64_t{j} * kTileRows * layout.steps;
     Settle();

@@ -3,6 +3,7 @@
 #include "kernels/cpu/attention_simd.h"
 #include "kernels/cpu/attention_vec.h"
 #include "kernels/cpu/byte_vec.h"
+#include "kernels/cpu/pack_pairs.h"
 #include "kernels/cpu/prompt_tile.h"
 #include "kernels/cpu/rotate_vec.h"
 
@@ -18,7 +19,8 @@ constexpr int kPvVecs = 4;
 // Channels of a head that are rotated at a time: an even number.
 constexpr int32_t kPiece = 64;
 
-// Calls emit(step, word) for each word of the rotated, packed row.
+// Calls emit(first, words, count) for the words of the rotated, packed row,
+// piece by piece.
 template <typename Emit>
 void RotateAndPack(const HeadLayout& layout,
                    const float* x,
@@ -32,17 +34,13 @@ void RotateAndPack(const HeadLayout& layout,
     if (piece.rotary_dim > piece.d) piece.rotary_dim = piece.d;
     float rotated[kPiece];
     Rotate(piece, x + from, cos_sin + from, rotated);
+    uint32_t words[kPiece];
     if (layout.bf16) {
-      for (int32_t i = 0; i < piece.d; i += 2) {
-        emit((from + i) / 2, (RoundToBf16Bits(rotated[i]) >> 16) |
-                                 RoundToBf16Bits(rotated[i + 1]));
-      }
+      PackPairs(rotated, piece.d, reinterpret_cast<uint16_t*>(words));
+      emit(from / 2, words, (piece.d + 1) / 2);
     } else {
-      for (int32_t i = 0; i < piece.d; ++i) {
-        uint32_t bits;
-        __builtin_memcpy(&bits, &rotated[i], sizeof(bits));
-        emit(from + i, bits);
-      }
+      __builtin_memcpy(words, rotated, sizeof(words));
+      emit(from, words, piece.d);
     }
   }
 }
@@ -133,13 +131,15 @@ void AppendFloats(const AppendToken& token) {
   const HeadLayout& layout = *token.layout;
   auto* k = reinterpret_cast<uint32_t*>(token.block) + token.slot;
   RotateAndPack(layout, token.k, token.cos_sin,
-                [k](int32_t step, uint32_t word) { k[step * kSlots] = word; });
+                [k](int32_t first, const uint32_t* words, int32_t count) {
+                  for (int32_t i = 0; i < count; ++i) {
+                    k[(first + i) * kSlots] = words[i];
+                  }
+                });
   unsigned char* values = token.block + layout.v_offset;
   if (layout.bf16) {
     auto* v = reinterpret_cast<uint16_t*>(values) + token.slot * layout.d;
-    for (int32_t c = 0; c < layout.d; ++c) {
-      v[c] = static_cast<uint16_t>(RoundToBf16Bits(token.v[c]) >> 16);
-    }
+    PackPairs(token.v, layout.d, v);
   } else {
     auto* v = reinterpret_cast<float*>(values) + token.slot * layout.d;
     for (int32_t c = 0; c < layout.d; ++c) v[c] = token.v[c];
@@ -180,7 +180,10 @@ void PackQuery(const HeadLayout& layout,
     return PackByteQuery(layout, row, out);
   }
   RotateAndPack(layout, q, cos_sin,
-                [out](int32_t step, uint32_t word) { out[step] = word; });
+                [out](int32_t first, const uint32_t* words, int32_t count) {
+                  __builtin_memcpy(out + first, words,
+                                   static_cast<uint64_t>(count) * 4);
+                });
 }
 
 void AttendTile(const PromptTile& tile) {
