@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/core/aligned.h"
 #include "kernels/core/status.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/attention_layout.h"
@@ -16,6 +17,10 @@ namespace {
 constexpr int64_t kMaxColumnFloats = int64_t{8} << 20;
 // Slots of one work item that adds columns to the page scores.
 constexpr int32_t kAddBlock = 512;
+
+// Of a row's queries, a few lines that no stream of reads announces.
+constexpr int32_t kRowsAhead = 3;
+constexpr int64_t kLineFloats = kCacheLineBytes / sizeof(float);
 
 struct Tile {
   const PromptAttentionItem* item;
@@ -232,7 +237,14 @@ void Prompt::AppendTile(const Tile& tile) {
 
 void Prompt::AttendTile(const Tile& tile, int32_t head, const Worker& worker) {
   const int64_t head_words = int64_t{kTileRows} * layout_.steps;
+  const int64_t group_floats = int64_t{group_} * shape_.head_dim;
   for (int32_t r = 0; r < kTileRows; ++r) {
+    if (r + kRowsAhead < tile.rows) {
+      const float* ahead = RowOf(tile, r + kRowsAhead) + head * group_floats;
+      for (int64_t i = 0; i < group_floats; i += kLineFloats) {
+        __builtin_prefetch(ahead + i);
+      }
+    }
     for (int32_t j = 0; j < group_; ++j) {
       uint32_t* q = worker.q + j * head_words + int64_t{r} * layout_.steps;
       if (r >= tile.rows) {
