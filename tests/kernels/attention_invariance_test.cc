@@ -100,12 +100,12 @@ TEST_P(InvarianceTest, SlicesAndThreads) {
   const auto expect_same = [&](const SequenceOptions& options) {
     const Trace want = RunAlone(*MakeCpu(simd, 1), options, 4096);
     ExpectFinite(want);
-    // ThreadSanitizer: 3 threads, the shortest and the longest slices.
+    // Sanitizers: 3 threads, the shortest and the longest slices.
     for (const int threads :
-         kThreadSanitizer ? std::vector{3} : std::vector{1, 2, 3, 4}) {
+         kSanitizer ? std::vector{3} : std::vector{1, 2, 3, 4}) {
       const auto backend = MakeCpu(simd, threads);
-      for (const int32_t slice : kThreadSanitizer ? std::vector{32, 4096}
-                                                  : std::vector{32, 64, 4096}) {
+      for (const int32_t slice :
+           kSanitizer ? std::vector{32, 4096} : std::vector{32, 64, 4096}) {
         SCOPED_TRACE(::testing::Message()
                      << threads << " threads, slices of " << slice);
         ExpectSame(RunAlone(*backend, options, slice), want);

@@ -22,6 +22,12 @@ inline constexpr bool kThreadSanitizer = true;
 #else
 inline constexpr bool kThreadSanitizer = false;
 #endif
+// AddressSanitizer slows them three times: the longest table alone is cut.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kSanitizer = true;
+#else
+inline constexpr bool kSanitizer = false;
+#endif
 
 // One backend per SIMD level of this machine; `threads` as BackendOptions.
 std::vector<std::string> SimdLevelNames();

@@ -18,7 +18,7 @@ using testing::IsOk;
 constexpr int64_t kRowCounts[] = {63,  64,  65,  96,  97,  127, 128,
                                   129, 160, 200, 256, 257, 300, 513};
 constexpr int64_t kMostRows = 513;
-constexpr int kThreadCounts[] = {1, 2, 3, 8};
+constexpr int kThreadCounts[] = {1, 2, 5};
 
 class RowBlockTest : public ::testing::TestWithParam<
                          std::tuple<cpu::SimdLevel, WeightFormat>> {
@@ -45,7 +45,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_P(RowBlockTest, ProductsOfEveryBatchSizeAndThreadCount) {
   constexpr int64_t kIn = 96;
   const std::vector<float> x = RandomValues(kMostRows * kIn, 1);
-  for (const int64_t out : {203, 217, 32, 16, 5}) {
+  for (const int64_t out : {203, 217, 16, 5}) {
     const TestMatrix w = RandomMatrix(DType::kF32, out, kIn, 2);
     const std::vector<float> before = RandomValues(kMostRows * out, 3);
     std::vector<float> want(before.size());
