@@ -163,12 +163,12 @@ void Pass(const RowBlock& block,
   _tile_zero(3);
   for (int64_t step = 0; step < steps; ++step) {
     const int64_t at = step * kTileBytes;
-    _tile_loadd(4, x + at, kTileLine);
+    _tile_stream_loadd(4, x + at, kTileLine);
     _tile_loadd(6, left + at, kTileLine);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, right + at, kTileLine);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, lower + at, kTileLine);
+    _tile_stream_loadd(5, lower + at, kTileLine);
     _tile_dpbf16ps(2, 5, 6);
     fetch.Lines((step + 1) * fetch_bytes);
     _tile_dpbf16ps(3, 5, 7);
