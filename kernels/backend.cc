@@ -19,13 +19,6 @@ absl::Status CudaAvailability([[maybe_unused]] int index) {
 #endif
 }
 
-absl::Status Backend::FeedForward(const FeedForwardArgs& args) {
-  KF_RETURN_IF_ERROR(Linear(args.gate_up, args.x, args.rows, args.products));
-  KF_RETURN_IF_ERROR(
-      SwiGlu(args.products, args.rows, args.down.in(), args.activated));
-  return LinearAdd(args.down, args.activated, args.rows, args.inout);
-}
-
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(
     const BackendOptions& options) {
   const bool choose = options.name == "auto";

@@ -394,7 +394,14 @@ class Backend {
 
   // inout += SwiGlu(x gate_up^T) down^T: these three operations, or one with
   // their bits.
-  virtual absl::Status FeedForward(const FeedForwardArgs& args);
+  virtual absl::Status FeedForward(const FeedForwardArgs& args) {
+    absl::Status status =
+        Linear(args.gate_up, args.x, args.rows, args.products);
+    if (!status.ok()) return status;
+    status = SwiGlu(args.products, args.rows, args.down.in(), args.activated);
+    if (!status.ok()) return status;
+    return LinearAdd(args.down, args.activated, args.rows, args.inout);
+  }
 
   // --- sampling; optional ---
   // Whether the two below serve: rows of logits then need not travel to the
