@@ -1,6 +1,5 @@
-// What the operations of attention and its cache are asked for (backend.h,
-// whose symbols these are): shapes, cache pages, items of prompts and of decode
-// steps.
+// What the operations of attention and its cache are asked for: shapes, cache
+// pages, items of prompts and of decode steps. Symbols as in backend.h.
 #pragma once
 
 #include <cstddef>

@@ -4,7 +4,7 @@
 // Symbols: H query heads, G key/value heads (G divides H), d head size, n
 // prompt tokens, k cache budget, w recent window (tokens), M rows of a batch.
 // Activations are f32, row-major, in backend memory. Descriptors (the structs
-// and spans below) are in host memory.
+// and spans of arguments) are in host memory.
 //
 // Every operation is batch-invariant: a row's bits depend on the row alone, not
 // on M, its place in the batch, or the number of threads (docs/architecture.md,
@@ -71,15 +71,15 @@ class LinearWeights {
   virtual size_t bytes() const = 0;
 };
 
-// The gated feed-forward part of a layer, M = rows.
+// The gated feed-forward part of a layer.
 struct FeedForwardArgs {
-  const LinearWeights& gate_up;  // [gate; up], [2 F, H]
-  const LinearWeights& down;     // [H, F]
-  const float* x = nullptr;      // [M, H]
-  int64_t rows = 0;
-  float* inout = nullptr;      // [M, H]
-  float* products = nullptr;   // [M, 2 F], for the operation's own use
-  float* activated = nullptr;  // [M, F], the same
+  const LinearWeights& gate_up;  // [gate; up], [2 ffn, hidden]
+  const LinearWeights& down;     // [hidden, ffn]
+  const float* x = nullptr;      // [M, hidden]
+  int64_t rows = 0;              // M
+  float* inout = nullptr;        // [M, hidden]
+  float* products = nullptr;     // [M, 2 ffn], for the operation's own use
+  float* activated = nullptr;    // [M, ffn], the same
 };
 
 // Rows of the token embedding. Opaque.

@@ -205,9 +205,9 @@ struct AttentionKernels {
                      const float* cos_sin,
                      uint32_t* out);
   void (*prompt_tile)(const PromptTile& tile);
-  // Whether PromptTile::values has room for pairs of all keys' V,
-  // [keys rounded up to 32, / 2][padded_d].
-  bool pairs_all_values;
+  // Whether PromptTile::values is to have room for pairs of all keys' V, [keys
+  // rounded up to 32, / 2][padded_d].
+  bool (*pairs_values)(const HeadLayout& layout);
   void (*decode_chunk)(const DecodeChunk& chunk);
   void (*decode_combine)(const DecodeCombine& combine);
   // The slot of the candidate with the lowest score (over its age), ties to the

@@ -88,13 +88,17 @@ HeadPages MakeHeadPages(const AttentionShape& shape,
 #if KF_X86_LEVELS
 namespace {
 
+bool FitsTiles(const HeadLayout& layout) {
+  return layout.bf16 && layout.d % 32 == 0;
+}
+
 // Prompts on tiles where their shape fits, all else on avx512.
 const AttentionKernels& AttentionKernelsWithTiles() {
   static const AttentionKernels kernels = [] {
     AttentionKernels with_tiles = avx512::kAttentionKernels;
-    with_tiles.pairs_all_values = true;
+    with_tiles.pairs_values = FitsTiles;
     with_tiles.prompt_tile = [](const PromptTile& tile) {
-      if (tile.layout->bf16 && tile.layout->d % 32 == 0) {
+      if (FitsTiles(*tile.layout)) {
         amx_bf16::AttendOnTiles(tile);
       } else {
         avx512::kAttentionKernels.prompt_tile(tile);

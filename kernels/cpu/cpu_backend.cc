@@ -98,21 +98,15 @@ class CpuBackend : public Backend {
 
   absl::Status CopyRows(std::span<const RowCopy> copies,
                         int64_t width) override {
-    const auto copy = [&](const RowCopy& rows) {
-      std::memcpy(rows.to, rows.from,
-                  static_cast<size_t>(rows.rows * width) * sizeof(float));
-    };
     int64_t rows = 0;
-    for (const RowCopy& c : copies) rows += c.rows;
+    for (const RowCopy& copy : copies) rows += copy.rows;
     const int64_t count = std::ssize(copies);
-    const int64_t pieces = std::clamp<int64_t>(rows * width / kRowPiece, 1,
-                                               std::max<int64_t>(count, 1));
-    pool_.ParallelFor(pieces, [&](int64_t index, int) {
-      const int64_t end = count * (index + 1) / pieces;
-      for (int64_t i = count * index / pieces; i < end; ++i) {
-        copy(copies[static_cast<size_t>(i)]);
-      }
-    });
+    ForRows(
+        count, rows * width / std::max<int64_t>(count, 1), [&](int64_t index) {
+          const RowCopy& copy = copies[static_cast<size_t>(index)];
+          std::memcpy(copy.to, copy.from,
+                      static_cast<size_t>(copy.rows * width) * sizeof(float));
+        });
     return absl::OkStatus();
   }
 
@@ -185,14 +179,15 @@ class CpuBackend : public Backend {
   }
 
   absl::Status FeedForward(const FeedForwardArgs& args) override {
-    const cpu::FfnArgs ffn = {
+    const cpu::GatedArgs gated = {
         .gate_up = static_cast<const cpu::PackedLinear&>(args.gate_up),
         .down = static_cast<const cpu::PackedLinear&>(args.down),
         .x = args.x,
         .rows = args.rows,
         .inout = args.inout};
-    if (!cpu::TakesFeedForward(linear_, ffn)) return Backend::FeedForward(args);
-    return cpu::RunFeedForward(linear_, ffn);
+    if (!cpu::TakesGated(linear_, gated)) return Backend::FeedForward(args);
+    scratch_.Reset();
+    return cpu::RunGated(linear_, gated);
   }
 
   size_t PageBytes(const AttentionShape& shape) const override {

@@ -15,10 +15,12 @@ inline void PackPairs(const float* x, int64_t k, uint16_t* to) {
         __builtin_convertvector(RoundToBf16Bits(Load(x + i)) >> 16, Narrow);
     __builtin_memcpy(to + i, &v, sizeof(v));
   }
+  // The words may be read as pairs: copied, not assigned.
   for (; i < k; ++i) {
-    to[i] = static_cast<uint16_t>(RoundToBf16Bits(x[i]) >> 16);
+    const auto half = static_cast<uint16_t>(RoundToBf16Bits(x[i]) >> 16);
+    __builtin_memcpy(to + i, &half, sizeof(half));
   }
-  if (k % 2 != 0) to[k] = 0;
+  if (k % 2 != 0) __builtin_memset(to + k, 0, sizeof(*to));
 }
 
 }  // namespace

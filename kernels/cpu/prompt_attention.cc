@@ -18,7 +18,8 @@ constexpr int64_t kMaxColumnFloats = int64_t{8} << 20;
 // Slots of one work item that adds columns to the page scores.
 constexpr int32_t kAddBlock = 512;
 
-// Of a row's queries, a few lines that no stream of reads announces.
+// Rows whose queries are fetched ahead: a few lines each, too far apart for the
+// machine to see a stream.
 constexpr int32_t kRowsAhead = 3;
 constexpr int64_t kLineFloats = kCacheLineBytes / sizeof(float);
 
@@ -152,7 +153,7 @@ absl::Status Prompt::AllocateWorkers() {
   // the same sets of the cache.
   logits_stride_ = max_keys_ + kPageTokens;
   const int64_t pairs = int64_t{max_keys_ + kPageTokens} / 2;
-  const int64_t value_rows = kernels_.pairs_all_values
+  const int64_t value_rows = kernels_.pairs_values(layout_)
                                  ? std::max<int64_t>(pairs, kValueBlock)
                                  : kValueBlock;
   for (int i = 0; i < context_.pool.threads(); ++i) {

@@ -37,7 +37,7 @@ void RotateAndPack(const HeadLayout& layout,
     uint32_t words[kPiece];
     if (layout.bf16) {
       PackPairs(rotated, piece.d, reinterpret_cast<uint16_t*>(words));
-      emit(from / 2, words, (piece.d + 1) / 2);
+      emit(from / 2, words, piece.d / 2);
     } else {
       __builtin_memcpy(words, rotated, sizeof(words));
       emit(from, words, piece.d);

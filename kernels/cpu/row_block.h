@@ -1,31 +1,29 @@
 // Products of many rows, as prompts have them: a thread takes a block of rows
-// for all columns, so that the rows stay in its second-level cache, and what is
-// done with the sums is done between the products of the tiles that follow.
-// The bits of an element are those of DenseKernels::linear_bf16.
+// against many panels, so that the rows stay in its second-level cache, and
+// what is done with the sums is done between the products of the tiles that
+// follow. The bits of an element are those of DenseKernels::linear_bf16.
 #pragma once
 
 #include <stdint.h>
-
-#include "kernels/cpu/dense_kernels.h"
 
 namespace kf::cpu {
 
 // Rows are packed in tiles of 16, two by two: [tile][K / 32][16 rows][32 bf16];
 // rows that fill up the last pair of tiles are zero.
 inline constexpr int64_t kBlockTileRows = 16;
-inline constexpr int64_t kBlockRowStep = 2 * kBlockTileRows;
-inline constexpr int64_t kBlockSteps = 16;  // pairs of K that a tile takes
+inline constexpr int64_t kBlockRowPair = 2 * kBlockTileRows;
+inline constexpr int64_t kBlockPairs = 16;  // of K, that a tile takes
 
 // Bytes of `rows` packed rows of K values.
 constexpr int64_t RowBlockBytes(int64_t rows, int64_t k) {
-  return (rows + kBlockRowStep - 1) / kBlockRowStep * kBlockRowStep * k * 2;
+  return (rows + kBlockRowPair - 1) / kBlockRowPair * kBlockRowPair * k * 2;
 }
 
 // The operands of x W^T.
 struct RowBlock {
   const void* x;        // packed
   int64_t rows;         // > 0
-  int64_t steps;        // K / 2, a multiple of kBlockSteps
+  int64_t steps;        // K / 2, a multiple of kBlockPairs
   const void* panels;   // of W, as in LinearBlock
   int64_t panel_bytes;  // from a panel to the next
   int64_t columns;      // > 0; a multiple of 16, or up to the end of W

@@ -16,7 +16,7 @@
 namespace kf::cpu::KF_SIMD_NS {
 namespace {
 
-static_assert(kBlockTileRows == kTileHeight && kBlockSteps == kTilePairs);
+static_assert(kBlockTileRows == kTileHeight && kBlockPairs == kTilePairs);
 
 constexpr int64_t kTileFloats = kTileHeight * kPanelColumns;
 
@@ -144,7 +144,8 @@ struct Waiting {
 };
 
 // One pass: x's two tiles of rows against two panels, into tiles 0 to 3, while
-// `before` is finished.
+// `before` is finished. The rows come in as a stream that does not stay in the
+// first-level cache: the next pass has others, but the same panels.
 template <typename Target>
 void Pass(const RowBlock& block,
           const char* x,
@@ -155,7 +156,7 @@ void Pass(const RowBlock& block,
           Waiting<Target>& before) {
   const char* lower = x + RowTileBytes(block.steps);
   const int64_t steps = block.steps / kTilePairs;
-  const int64_t rows = (before.left + steps - 1) / steps;
+  const int64_t rows_a_step = (before.left + steps - 1) / steps;
   int64_t row = 0;
   _tile_zero(0);
   _tile_zero(1);
@@ -172,7 +173,8 @@ void Pass(const RowBlock& block,
     _tile_dpbf16ps(2, 5, 6);
     fetch.Lines((step + 1) * fetch_bytes);
     _tile_dpbf16ps(3, 5, 7);
-    for (int64_t end = row + rows; row < end && row < before.left; ++row) {
+    for (int64_t end = row + rows_a_step; row < end && row < before.left;
+         ++row) {
       before.target.Row(before.sums, row);
     }
   }
@@ -192,7 +194,7 @@ int64_t RoundUp(int64_t value, int64_t unit) {
 
 template <typename Target>
 void Run(const RowBlock& block, const Target& target) {
-  constexpr int64_t kRows = kBlockRowStep;
+  constexpr int64_t kRows = kBlockRowPair;
   ConfigureTiles({kTileHeight, kTileHeight, kTileHeight, kTileHeight,
                   kTileHeight, kTileHeight, kTilePairs, kTilePairs});
   const int64_t pairs = target.panel_pairs();
@@ -213,7 +215,9 @@ void Run(const RowBlock& block, const Target& target) {
     for (int64_t pass = 0; pass < passes; ++pass) {
       const auto* x = static_cast<const char*>(block.x) +
                       pass * 2 * RowTileBytes(block.steps);
-      const int64_t first = pass * share;
+      const int64_t before = pass * share;
+      const int64_t first =
+          before < block.panel_bytes ? before : block.panel_bytes;
       const int64_t rest = block.panel_bytes - first;
       Pass(block, x, left, right,
            FetchPanels(next_left, next_right, first,
@@ -234,7 +238,7 @@ void Run(const RowBlock& block, const Target& target) {
 void Pack(const float* x, int64_t rows, int64_t k, void* out) {
   const int64_t steps = k / 2 / kTilePairs;
   auto* to = static_cast<char*>(out);
-  for (int64_t row = 0; row < RoundUp(rows, kBlockRowStep); ++row) {
+  for (int64_t row = 0; row < RoundUp(rows, kBlockRowPair); ++row) {
     char* line = to + row / kTileHeight * steps * kTileBytes +
                  row % kTileHeight * kTileLine;
     for (int64_t step = 0; step < steps; ++step, line += kTileBytes) {

@@ -11,52 +11,55 @@ namespace {
 // With fewer rows a product's time goes into reading the weights, which
 // LinearBlock's kernels do better.
 constexpr int64_t kFewestRows = 64;
-// Rows of a block, if their bytes stay within kBlockBytes: less than a
+// Rows of a block, if their bytes stay within kBlockBytes: less than a core's
 // second-level cache, which has 2 MiB wherever there are tiles, since the
 // panels pass through it, too.
 constexpr int64_t kMostRows = 256;
 constexpr int64_t kBlockBytes = 1280 * 1024;
-// Shorter blocks read the weights too often.
-constexpr int64_t kShortestBlock = 128;
+// A thread that has a block of its own reads all weights for it: for fewer rows
+// that costs more than it saves.
+constexpr int64_t kFewestOwnRows = 128;
+// Items a thread, where threads share the rows: the last ones even out.
+constexpr int64_t kStripesPerThread = 4;
 
-// How many steps of rows a block may have whose rows take `values` of bf16; 0:
-// too few to be worth it.
-int64_t StepsOfBlock(int64_t values) {
+// The rows of a block that take `values` of bf16 each; 0: the cache holds too
+// few to be worth it.
+int64_t RowsOfBlock(int64_t values) {
   const int64_t rows = std::min(kMostRows, kBlockBytes / (values * 2)) /
-                       kBlockRowStep * kBlockRowStep;
-  return rows < kShortestBlock ? 0 : rows / kBlockRowStep;
+                       kBlockRowPair * kBlockRowPair;
+  return rows < kFewestOwnRows ? 0 : rows;
 }
 
-int64_t StepsOfRows(int64_t rows) {
-  return (rows + kBlockRowStep - 1) / kBlockRowStep;
-}
-
-bool InWholeSteps(const PackedLinear& w) {
+bool InWholeTiles(const PackedLinear& w) {
   return w.format() == WeightFormat::kBF16 && w.runs().size() == 1 &&
-         w.in() % (2 * kBlockSteps) == 0;
+         w.in() % (2 * kBlockPairs) == 0;
 }
 
-// Rows in blocks of about equal length, columns in stripes.
+// Whether there are enough rows for a block a thread.
+bool RowsForAll(int64_t rows, int threads) {
+  return rows >= kFewestOwnRows * threads;
+}
+
+// Rows in blocks of about equal length, of pairs of tiles.
 struct RowCut {
   int64_t rows;
-  int64_t row_steps;
+  int64_t row_pairs;
   int64_t blocks;
 
   int64_t first_row(int64_t block) const {
-    return std::min(row_steps * block / blocks * kBlockRowStep, rows);
+    return std::min(row_pairs * block / blocks * kBlockRowPair, rows);
   }
   int64_t longest() const {
-    return (row_steps + blocks - 1) / blocks * kBlockRowStep;
+    return (row_pairs + blocks - 1) / blocks * kBlockRowPair;
   }
 };
 
-// As many blocks a thread for all threads, if there are two steps for each.
-RowCut CutRows(int64_t rows, int64_t most_steps, int threads) {
-  const int64_t steps = StepsOfRows(rows);
-  const int64_t owners = steps >= int64_t{2} * threads ? threads : 1;
-  const int64_t blocks =
-      owners * ((steps + owners * most_steps - 1) / (owners * most_steps));
-  return {rows, steps, std::min(blocks, steps)};
+// Blocks of up to `most` rows, as many a thread for all threads if `owned`.
+RowCut CutRows(int64_t rows, int64_t most, int threads, bool owned) {
+  const int64_t row_pairs = (rows + kBlockRowPair - 1) / kBlockRowPair;
+  const int64_t owners = owned ? threads : 1;
+  const int64_t unit = owners * (most / kBlockRowPair);
+  return {rows, row_pairs, owners * ((row_pairs + unit - 1) / unit)};
 }
 
 RowBlock BlockOf(const PackedLinear& w,
@@ -77,59 +80,71 @@ RowBlock BlockOf(const PackedLinear& w,
 
 bool TakesRowBlocks(const LinearContext& context, const LinearArgs& args) {
   return context.row_blocks != nullptr && args.rows >= kFewestRows &&
-         InWholeSteps(args.weights) && StepsOfBlock(args.weights.in()) > 0;
+         InWholeTiles(args.weights) && RowsOfBlock(args.weights.in()) > 0;
 }
 
+// Each thread has blocks of its own, for all columns, if there are rows enough
+// for all; else the threads share blocks, and the columns are cut in stripes.
 absl::Status RunRowBlocks(const LinearContext& context,
                           const LinearArgs& args) {
   const PackedLinear& w = args.weights;
   const RowBlockKernels& kernels = *context.row_blocks;
   const int threads = context.pool.threads();
-  const RowCut cut = CutRows(args.rows, StepsOfBlock(w.in()), threads);
+  const bool owned = RowsForAll(args.rows, threads);
+  const RowCut cut = CutRows(args.rows, RowsOfBlock(w.in()), threads, owned);
   const int64_t panels = w.runs().front().count;
+  const int64_t panel_pairs = (panels + 1) / 2;
   const int64_t stripes =
-      std::min((threads + cut.blocks - 1) / cut.blocks, (panels + 1) / 2);
-  const int64_t bytes = RowBlockBytes(cut.longest(), w.in());
-  KF_ASSIGN_OR_RETURN(std::byte * packed,
-                      context.scratch.Take<std::byte>(threads * bytes));
-  context.pool.ParallelFor(cut.blocks * stripes, [&](int64_t item, int worker) {
+      owned ? 1 : std::min(kStripesPerThread * threads, panel_pairs);
+  const int64_t pair_bytes = RowBlockBytes(kBlockRowPair, w.in());
+  KF_ASSIGN_OR_RETURN(std::byte * packed, context.scratch.Take<std::byte>(
+                                              cut.row_pairs * pair_bytes));
+  const auto pack = [&](int64_t row, int64_t rows) {
+    kernels.pack(args.x + row * w.in(), rows, w.in(),
+                 packed + row / kBlockRowPair * pair_bytes);
+  };
+  if (!owned) {
+    context.pool.ParallelFor(cut.row_pairs, [&](int64_t pair, int) {
+      const int64_t row = pair * kBlockRowPair;
+      pack(row, std::min(kBlockRowPair, args.rows - row));
+    });
+  }
+  context.pool.ParallelFor(cut.blocks * stripes, [&](int64_t item, int) {
     const int64_t block = item / stripes;
     const int64_t stripe = item % stripes;
     const int64_t row = cut.first_row(block);
     const int64_t rows = cut.first_row(block + 1) - row;
+    if (owned) pack(row, rows);
     // Pairs of panels stay together.
-    const int64_t first = (panels + 1) / 2 * stripe / stripes * 2;
+    const int64_t first = panel_pairs * stripe / stripes * 2;
     const int64_t column = first * kPanelColumns;
     const int64_t end = std::min(
-        (panels + 1) / 2 * (stripe + 1) / stripes * 2 * kPanelColumns, w.out());
-    std::byte* x = packed + worker * bytes;
-    kernels.pack(args.x + row * w.in(), rows, w.in(), x);
-    kernels.linear(BlockOf(w, x, rows, first, end - column),
+        panel_pairs * (stripe + 1) / stripes * 2 * kPanelColumns, w.out());
+    kernels.linear(BlockOf(w, packed + row / kBlockRowPair * pair_bytes, rows,
+                           first, end - column),
                    args.out + row * w.out() + column, w.out(), args.add);
   });
   return absl::OkStatus();
 }
 
-bool TakesFeedForward(const LinearContext& context, const FfnArgs& args) {
-  const int threads = context.pool.threads();
-  return context.row_blocks != nullptr && args.rows >= kFewestRows &&
-         StepsOfRows(args.rows) >= int64_t{2} * threads &&
-         InWholeSteps(args.gate_up) && InWholeSteps(args.down) &&
-         StepsOfBlock(args.gate_up.in() + args.down.in()) > 0;
+bool TakesGated(const LinearContext& context, const GatedArgs& args) {
+  return context.row_blocks != nullptr &&
+         RowsForAll(args.rows, context.pool.threads()) &&
+         InWholeTiles(args.gate_up) && InWholeTiles(args.down) &&
+         RowsOfBlock(args.gate_up.in() + args.down.in()) > 0;
 }
 
-absl::Status RunFeedForward(const LinearContext& context, const FfnArgs& args) {
+absl::Status RunGated(const LinearContext& context, const GatedArgs& args) {
   const PackedLinear& gate_up = args.gate_up;
   const PackedLinear& down = args.down;
   KF_CHECK(gate_up.out() == 2 * down.in());
   const RowBlockKernels& kernels = *context.row_blocks;
   const int threads = context.pool.threads();
   const int64_t hidden = gate_up.in();
-  const RowCut cut =
-      CutRows(args.rows, StepsOfBlock(hidden + down.in()), threads);
+  const RowCut cut = CutRows(args.rows, RowsOfBlock(hidden + down.in()),
+                             threads, /*owned=*/true);
   const int64_t x_bytes = RowBlockBytes(cut.longest(), hidden);
   const int64_t bytes = x_bytes + RowBlockBytes(cut.longest(), down.in());
-  context.scratch.Reset();
   KF_ASSIGN_OR_RETURN(std::byte * packed,
                       context.scratch.Take<std::byte>(threads * bytes));
   context.pool.ParallelFor(cut.blocks, [&](int64_t block, int worker) {

@@ -3,11 +3,14 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "kernels/backend.h"
 #include "kernels/core/dtype.h"
 #include "kernels/core/thread_pool.h"

@@ -106,6 +106,36 @@ TEST_P(OpsTest, RmsNormNeverHidesWhatIsNotFinite) {
   }
 }
 
+// None, one, and enough of different lengths that all threads take some.
+TEST_P(OpsTest, CopyRows) {
+  constexpr int64_t kWidth = 576;
+  for (const int threads : {1, 2, 5}) {
+    const auto cpu = CpuBackendAt(GetParam(), threads);
+    for (const int64_t count : {0, 1, 40}) {
+      SCOPED_TRACE(::testing::Message() << threads << ", " << count);
+      std::vector<RowCopy> copies;
+      int64_t rows = 0;
+      for (int64_t i = 0; i < count; ++i) rows += 1 + i % 16;
+      const std::vector<float> from = RandomValues(rows * kWidth, 1);
+      std::vector<float> to(from.size());
+      std::vector<float> want(from.size());
+      // From the end of one to the beginning of the other.
+      int64_t at = 0;
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t length = 1 + i % 16;
+        const int64_t target = rows - at - length;
+        copies.push_back(
+            {from.data() + at * kWidth, to.data() + target * kWidth, length});
+        std::copy_n(from.data() + at * kWidth, length * kWidth,
+                    want.data() + target * kWidth);
+        at += length;
+      }
+      ASSERT_THAT(cpu->CopyRows(copies, kWidth), IsOk());
+      EXPECT_EQ(BitsOf(to), BitsOf(want));
+    }
+  }
+}
+
 TEST_P(OpsTest, SwiGlu) {
   for (const int64_t width : kWidths) {
     for (const int64_t rows : {1, 3, 40}) {
