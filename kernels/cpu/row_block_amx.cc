@@ -231,7 +231,9 @@ void Run(const RowBlock& block, const Target& target) {
     }
   }
   const Waiting<Target>& done = waiting[1 - turn];
-  for (int64_t row = 0; row < kRows; ++row) done.target.Row(done.sums, row);
+  for (int64_t row = 0; row < done.left; ++row) {
+    done.target.Row(done.sums, row);
+  }
   _tile_release();
 }
 

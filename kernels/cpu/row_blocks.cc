@@ -59,6 +59,7 @@ RowCut CutRows(int64_t rows, int64_t most, int threads, bool owned) {
   const int64_t row_pairs = (rows + kBlockRowPair - 1) / kBlockRowPair;
   const int64_t owners = owned ? threads : 1;
   const int64_t unit = owners * (most / kBlockRowPair);
+  KF_CHECK(unit > 0);
   return {rows, row_pairs, owners * ((row_pairs + unit - 1) / unit)};
 }
 

@@ -157,7 +157,9 @@ TEST_P(OpsTest, SwiGluOverTheWholeRange) {
   std::vector<float> gates = {-1e30F, -1000.0F, -104.0F, -90.0F, -88.0F,
                               -87.0F, -10.0F,   -1e-3F,  0.0F,   1e-30F,
                               0.5F,   10.0F,    87.0F,   89.0F,  1e30F};
-  for (float g = -30.0F; g < 30.0F; g += 0.0137F) gates.push_back(g);
+  for (int i = 0; i < 4380; ++i) {
+    gates.push_back(-30.0F + 0.0137F * static_cast<float>(i));
+  }
   const auto width = static_cast<int64_t>(gates.size());
   std::vector<float> x = gates;
   x.resize(gates.size() * 2, 1.0F);
