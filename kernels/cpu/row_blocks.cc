@@ -19,6 +19,8 @@ constexpr int64_t kBlockBytes = 1280 * 1024;
 // A thread that has a block of its own reads all weights for it: for fewer rows
 // that costs more than it saves.
 constexpr int64_t kFewestOwnRows = 128;
+// Rows of the blocks that come last.
+constexpr int64_t kShortBlock = 64;
 // Items a thread, where threads share the rows: the last ones even out.
 constexpr int64_t kStripesPerThread = 4;
 
@@ -40,27 +42,53 @@ bool RowsForAll(int64_t rows, int threads) {
   return rows >= kFewestOwnRows * threads;
 }
 
-// Rows in blocks of about equal length, of pairs of tiles.
+// Rows in blocks of whole pairs of tiles: `large` equal ones, then small ones.
 struct RowCut {
   int64_t rows;
   int64_t row_pairs;
-  int64_t blocks;
+  int64_t large;
+  int64_t large_pairs;  // of each
+  int64_t small_pairs;  // the last one may have fewer
 
+  int64_t blocks() const {
+    return large +
+           (row_pairs - large * large_pairs + small_pairs - 1) / small_pairs;
+  }
   int64_t first_row(int64_t block) const {
-    return std::min(row_pairs * block / blocks * kBlockRowPair, rows);
+    const int64_t pair =
+        block <= large ? block * large_pairs
+                       : large * large_pairs + (block - large) * small_pairs;
+    return std::min(pair * kBlockRowPair, rows);
   }
   int64_t longest() const {
-    return (row_pairs + blocks - 1) / blocks * kBlockRowPair;
+    return std::max(large_pairs, small_pairs) * kBlockRowPair;
   }
 };
 
-// Blocks of up to `most` rows, as many a thread for all threads if `owned`.
-RowCut CutRows(int64_t rows, int64_t most, int threads, bool owned) {
+// For threads with blocks of their own: half of the rows in blocks that are as
+// long as may be, the rest in short ones. A machine's cores are not equally
+// fast, least of all where others use them too: who is done first goes on.
+RowCut CutOwned(int64_t rows, int64_t most, int threads) {
   const int64_t row_pairs = (rows + kBlockRowPair - 1) / kBlockRowPair;
-  const int64_t owners = owned ? threads : 1;
-  const int64_t unit = owners * (most / kBlockRowPair);
-  KF_CHECK(unit > 0);
-  return {rows, row_pairs, owners * ((row_pairs + unit - 1) / unit)};
+  const int64_t half = row_pairs / 2;
+  const int64_t large_pairs =
+      std::clamp<int64_t>(half / threads, 1, most / kBlockRowPair);
+  return {.rows = rows,
+          .row_pairs = row_pairs,
+          .large = half / large_pairs,
+          .large_pairs = large_pairs,
+          .small_pairs = kShortBlock / kBlockRowPair};
+}
+
+// For rows that the threads share, each with columns of its own.
+RowCut CutShared(int64_t rows, int64_t most) {
+  const int64_t row_pairs = (rows + kBlockRowPair - 1) / kBlockRowPair;
+  const int64_t blocks = (rows + most - 1) / most;
+  return {.rows = rows,
+          .row_pairs = row_pairs,
+          .large = 0,
+          .large_pairs = 0,
+          .small_pairs = (row_pairs + blocks - 1) / blocks};
 }
 
 RowBlock BlockOf(const PackedLinear& w,
@@ -92,7 +120,9 @@ absl::Status RunRowBlocks(const LinearContext& context,
   const RowBlockKernels& kernels = *context.row_blocks;
   const int threads = context.pool.threads();
   const bool owned = RowsForAll(args.rows, threads);
-  const RowCut cut = CutRows(args.rows, RowsOfBlock(w.in()), threads, owned);
+  const int64_t most = RowsOfBlock(w.in());
+  const RowCut cut =
+      owned ? CutOwned(args.rows, most, threads) : CutShared(args.rows, most);
   const int64_t panels = w.runs().front().count;
   const int64_t panel_pairs = (panels + 1) / 2;
   const int64_t stripes =
@@ -110,7 +140,7 @@ absl::Status RunRowBlocks(const LinearContext& context,
       pack(row, std::min(kBlockRowPair, args.rows - row));
     });
   }
-  context.pool.ParallelFor(cut.blocks * stripes, [&](int64_t item, int) {
+  context.pool.ParallelFor(cut.blocks() * stripes, [&](int64_t item, int) {
     const int64_t block = item / stripes;
     const int64_t stripe = item % stripes;
     const int64_t row = cut.first_row(block);
@@ -142,13 +172,13 @@ absl::Status RunGated(const LinearContext& context, const GatedArgs& args) {
   const RowBlockKernels& kernels = *context.row_blocks;
   const int threads = context.pool.threads();
   const int64_t hidden = gate_up.in();
-  const RowCut cut = CutRows(args.rows, RowsOfBlock(hidden + down.in()),
-                             threads, /*owned=*/true);
+  const RowCut cut =
+      CutOwned(args.rows, RowsOfBlock(hidden + down.in()), threads);
   const int64_t x_bytes = RowBlockBytes(cut.longest(), hidden);
   const int64_t bytes = x_bytes + RowBlockBytes(cut.longest(), down.in());
   KF_ASSIGN_OR_RETURN(std::byte * packed,
                       context.scratch.Take<std::byte>(threads * bytes));
-  context.pool.ParallelFor(cut.blocks, [&](int64_t block, int worker) {
+  context.pool.ParallelFor(cut.blocks(), [&](int64_t block, int worker) {
     const int64_t row = cut.first_row(block);
     const int64_t rows = cut.first_row(block + 1) - row;
     std::byte* x = packed + worker * bytes;
