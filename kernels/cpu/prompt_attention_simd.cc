@@ -20,7 +20,9 @@ constexpr int kPvVecs = 4;
 constexpr int32_t kPiece = 64;
 
 // Calls emit(first, words, count) for the words of the rotated, packed row,
-// piece by piece.
+// piece by piece; `words` are bytes. Not copied from array to array: gcc 12
+// does that by aligned vectors also in AddressSanitizer's frames, which are
+// not.
 template <typename Emit>
 void RotateAndPack(const HeadLayout& layout,
                    const float* x,
@@ -34,13 +36,13 @@ void RotateAndPack(const HeadLayout& layout,
     if (piece.rotary_dim > piece.d) piece.rotary_dim = piece.d;
     float rotated[kPiece];
     Rotate(piece, x + from, cos_sin + from, rotated);
-    uint32_t words[kPiece];
     if (layout.bf16) {
-      PackPairs(rotated, piece.d, reinterpret_cast<uint16_t*>(words));
-      emit(from / 2, words, piece.d / 2);
+      uint16_t halves[kPiece];
+      PackPairs(rotated, piece.d, halves);
+      emit(from / 2, reinterpret_cast<const unsigned char*>(halves),
+           piece.d / 2);
     } else {
-      __builtin_memcpy(words, rotated, sizeof(words));
-      emit(from, words, piece.d);
+      emit(from, reinterpret_cast<const unsigned char*>(rotated), piece.d);
     }
   }
 }
@@ -131,9 +133,10 @@ void AppendFloats(const AppendToken& token) {
   const HeadLayout& layout = *token.layout;
   auto* k = reinterpret_cast<uint32_t*>(token.block) + token.slot;
   RotateAndPack(layout, token.k, token.cos_sin,
-                [k](int32_t first, const uint32_t* words, int32_t count) {
+                [k](int32_t first, const unsigned char* words, int32_t count) {
                   for (int32_t i = 0; i < count; ++i) {
-                    k[(first + i) * kSlots] = words[i];
+                    __builtin_memcpy(k + (first + i) * kSlots, words + i * 4,
+                                     4);
                   }
                 });
   unsigned char* values = token.block + layout.v_offset;
@@ -179,11 +182,11 @@ void PackQuery(const HeadLayout& layout,
     Rotate(layout, q, cos_sin, row);
     return PackByteQuery(layout, row, out);
   }
-  RotateAndPack(layout, q, cos_sin,
-                [out](int32_t first, const uint32_t* words, int32_t count) {
-                  __builtin_memcpy(out + first, words,
-                                   static_cast<uint64_t>(count) * 4);
-                });
+  RotateAndPack(
+      layout, q, cos_sin,
+      [out](int32_t first, const unsigned char* words, int32_t count) {
+        __builtin_memcpy(out + first, words, static_cast<uint64_t>(count) * 4);
+      });
 }
 
 void AttendTile(const PromptTile& tile) {
