@@ -44,19 +44,6 @@ struct Model {
   std::unique_ptr<LinearWeights> head;
 };
 
-std::unique_ptr<LinearWeights> Load(Backend& backend,
-                                    WeightFormat format,
-                                    int64_t out,
-                                    int64_t in) {
-  const DType type = format == WeightFormat::kQ4 ? DType::kQ4_1 : DType::kF32;
-  const BlockLayout layout = LayoutOf(type);
-  std::vector<std::byte> values(
-      static_cast<size_t>(out * in / layout.elements * layout.bytes));
-  FillWeights(type, values);
-  const WeightView view = {type, out, in, values.data()};
-  return backend.LoadLinear({&view, 1}, format).value();
-}
-
 // Aligned as the engine's are.
 class Floats {
  public:
@@ -91,12 +78,12 @@ Model& ModelOf(cpu::SimdLevel level, WeightFormat format, int threads) {
                       .value();
   Backend& backend = *model.backend;
   for (int i = 0; i < kLayers; ++i) {
-    model.layers.push_back({Load(backend, format, kQkv, kHidden),
-                            Load(backend, format, kHidden, kHidden),
-                            Load(backend, format, 2 * kFfn, kHidden),
-                            Load(backend, format, kHidden, kFfn)});
+    model.layers.push_back({LoadWeights(backend, format, kQkv, kHidden),
+                            LoadWeights(backend, format, kHidden, kHidden),
+                            LoadWeights(backend, format, 2 * kFfn, kHidden),
+                            LoadWeights(backend, format, kHidden, kFfn)});
   }
-  model.head = Load(backend, format, kVocabulary, kHidden);
+  model.head = LoadWeights(backend, format, kVocabulary, kHidden);
   return model;
 }
 

@@ -12,7 +12,6 @@
 
 #include "absl/status/status.h"
 #include "kernels/backend.h"
-#include "kernels/core/dtype.h"
 #include "kernels/core/thread_pool.h"
 #include "kernels/cpu/simd_level.h"
 #include "tests/bench/bench_weights.h"
@@ -23,13 +22,6 @@ namespace {
 
 constexpr int64_t kHidden = 576;
 constexpr int64_t kFfn = 1536;
-
-std::unique_ptr<LinearWeights> Load(Backend& backend, int64_t out, int64_t in) {
-  std::vector<std::byte> values(static_cast<size_t>(out * in) * sizeof(float));
-  FillWeights(DType::kF32, values);
-  const WeightView view = {DType::kF32, out, in, values.data()};
-  return backend.LoadLinear({&view, 1}, WeightFormat::kBF16).value();
-}
 
 void RunFeedForwardBench(benchmark::State& state,
                          cpu::SimdLevel level,
@@ -47,7 +39,8 @@ void RunFeedForwardBench(benchmark::State& state,
   std::vector<Layer> layers;
   for (size_t bytes = 0; bytes < static_cast<size_t>(kColdBytes);) {
     layers.push_back(
-        {Load(*backend, 2 * kFfn, kHidden), Load(*backend, kHidden, kFfn)});
+        {LoadWeights(*backend, WeightFormat::kBF16, 2 * kFfn, kHidden),
+         LoadWeights(*backend, WeightFormat::kBF16, kHidden, kFfn)});
     bytes += layers.back().gate_up->bytes() + layers.back().down->bytes();
   }
   const auto floats = [rows](int64_t width, float value) {

@@ -2,9 +2,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
+#include <vector>
 
+#include "kernels/backend.h"
 #include "kernels/core/dtype.h"
 
 namespace kf::bench {
@@ -22,6 +26,20 @@ inline void FillWeights(DType type, std::span<std::byte> bytes) {
     const float weight = 0.01F * (static_cast<float>(i * 7919 % 61) - 30.0F);
     std::memcpy(bytes.data() + i * sizeof(float), &weight, sizeof(weight));
   }
+}
+
+// W [out, in] of such weights.
+inline std::unique_ptr<LinearWeights> LoadWeights(Backend& backend,
+                                                  WeightFormat format,
+                                                  int64_t out,
+                                                  int64_t in) {
+  const DType type = format == WeightFormat::kQ4 ? DType::kQ4_1 : DType::kF32;
+  const BlockLayout layout = LayoutOf(type);
+  std::vector<std::byte> values(
+      static_cast<size_t>(out * in / layout.elements * layout.bytes));
+  FillWeights(type, values);
+  const WeightView view = {type, out, in, values.data()};
+  return backend.LoadLinear({&view, 1}, format).value();
 }
 
 }  // namespace kf::bench
